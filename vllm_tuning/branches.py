@@ -1,0 +1,305 @@
+"""Least squares, and the two-branch law of vLLM's profile run fitted by it.
+
+The profile run first runs the model on B dummy tokens, then the sampler on S = min(C, B) dummy
+requests while the hidden states of all B tokens are still alive. Its peak is
+
+    P(B, C) = max( a1 + K1*B ,  a2 + K2*min(C, B) + k*B )
+
+Which launch lies in which branch is found here, from the readings alone.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+SIGNIFICANT = 2.5  # two readings one printed unit apart give a slope of 2.45 standard errors
+_EXHAUSTIVE = 14  # up to so many different (B, S) every dichotomy by a line is tried
+
+
+@dataclass(frozen=True)
+class LeastSquares:
+    """params and their covariance for the given sigma; ``gain`` maps y to params."""
+
+    params: np.ndarray
+    covariance: np.ndarray
+    gain: np.ndarray
+    chi2: float
+    dof: int
+
+
+def least_squares(design, y, sigma=1.0) -> LeastSquares:
+    """Weighted linear least squares, min |(y - design @ params) / sigma|^2, by QR.
+
+    design (n, p), y (n,), sigma scalar or (n,). The covariance is (X^T W X)^-1, not scaled by the
+    residuals. Raises numpy.linalg.LinAlgError where the columns are linearly dependent.
+    """
+    weight = 1.0 / np.broadcast_to(np.asarray(sigma, dtype=float), np.shape(y))
+    weighted = design * weight[:, None]
+    norms = np.sqrt(np.einsum("ij,ij->j", weighted, weighted))
+    if not np.all(norms > 0):
+        raise np.linalg.LinAlgError("a column is zero")
+    q, r = np.linalg.qr(weighted / norms)
+    diagonal = np.abs(np.diag(r))
+    if diagonal.min() < 1e-9 * diagonal.max():
+        raise np.linalg.LinAlgError("the columns are linearly dependent")
+    half = np.linalg.inv(r) / norms[:, None]
+    gain = (half @ q.T) * weight
+    params = gain @ y
+    residual = (y - design @ params) * weight
+    return LeastSquares(params, half @ half.T, gain, float(residual @ residual),
+                        len(y) - design.shape[1])
+
+
+def model_run(tokens, k1, a1):
+    """a1 + K1*B, bytes: peak of the dummy run of the model on B = ``tokens`` tokens."""
+    return a1 + k1 * tokens
+
+
+def sampler_run(tokens, seqs, k2, a2, k):
+    """a2 + K2*min(C, B) + k*B, bytes: peak of the sampler's dummy run on C = ``seqs`` requests."""
+    return a2 + k2 * np.minimum(seqs, tokens) + k * tokens
+
+
+def peak_activation(tokens, seqs, k1, a1, k2, a2, k):
+    """P(B, C) = max(a1 + K1*B, a2 + K2*min(C, B) + k*B), bytes."""
+    return np.maximum(model_run(tokens, k1, a1), sampler_run(tokens, seqs, k2, a2, k))
+
+
+@dataclass(frozen=True)
+class Readings:
+    """What a fit sees: B, C, and y = P up to a constant, with standard error and printed unit."""
+
+    tokens: np.ndarray
+    seqs: np.ndarray
+    y: np.ndarray
+    sigma: np.ndarray
+    unit: float
+
+    @property
+    def requests(self) -> np.ndarray:
+        return np.minimum(self.seqs, self.tokens)
+
+    def subset(self, which) -> "Readings":
+        return Readings(self.tokens[which], self.seqs[which], self.y[which], self.sigma[which],
+                        self.unit)
+
+
+@dataclass(frozen=True)
+class _Branch:
+    """One branch fitted to its own launches; a slope it cannot know is NaN and left flat."""
+
+    fit: LeastSquares | None
+    names: tuple[str, ...]
+    slope: float
+    k: float
+    intercept: float
+    level_from: tuple[float, float] | None = None
+
+    @property
+    def slope_known(self) -> bool:
+        return np.isfinite(self.slope)
+
+    @property
+    def slope_error(self) -> float:
+        return float(np.sqrt(self.fit.covariance[1, 1])) if self.slope_known else np.nan
+
+
+def _fit_branch(axis, tokens, y, sigma, k, free, is_sampler) -> _Branch | None:
+    """Fit y = intercept + slope*axis (+ k*tokens); ``free``: k is fitted where that is possible."""
+    if not len(y):
+        return None
+    ones = np.ones(len(y))
+    varies = np.ptp(axis) > 0
+    if free and varies and is_sampler and len(y) >= 3:
+        try:
+            fit = least_squares(np.column_stack([ones, axis, tokens]), y, sigma)
+            return _Branch(fit, ("a2", "k2", "k"), fit.params[1], fit.params[2], fit.params[0])
+        except np.linalg.LinAlgError:
+            pass
+    rest = y - k * tokens if is_sampler else y
+    names = ("a2", "k2") if is_sampler else ("a1", "k1")
+    if varies:
+        fit = least_squares(np.column_stack([ones, axis]), rest, sigma)
+        return _Branch(fit, names, fit.params[1], k, fit.params[0])
+    fit = least_squares(ones[:, None], rest, sigma)
+    return _Branch(fit, ("level",), np.nan, k, fit.params[0], (axis[0], tokens.min()))
+
+
+@dataclass(frozen=True)
+class BranchFit:
+    """The launches of each branch and the parameters that they identify.
+
+    ``sampler`` is a mask over the readings; ``names`` orders ``covariance``; ``values`` holds k1,
+    a1, k2, a2, k, NaN where not identified; ``predicted`` is the fitted reading of each launch.
+    """
+
+    sampler: np.ndarray
+    model_branch: _Branch | None
+    sampler_branch: _Branch | None
+    predicted: np.ndarray
+    chi2: float
+    k_fitted: bool
+
+    @property
+    def size(self) -> int:
+        return sum(len(b.fit.params) for b in (self.model_branch, self.sampler_branch) if b)
+
+    @property
+    def dof(self) -> int:
+        return len(self.sampler) - self.size
+
+    @property
+    def both_slopes(self) -> bool:
+        return all(b is not None and b.slope_known for b in (self.model_branch,
+                                                             self.sampler_branch))
+
+
+def _predict(branch: _Branch | None, readings: Readings, is_sampler: bool) -> np.ndarray:
+    """The branch at every launch; a branch known at one level only bounds the launches above it."""
+    axis = readings.requests if is_sampler else readings.tokens
+    if branch is None:
+        return np.full(len(axis), -np.inf)
+    tilt = branch.k * readings.tokens if is_sampler else 0.0
+    if branch.slope_known:
+        return branch.intercept + branch.slope * axis + tilt
+    least_axis, least_tokens = branch.level_from
+    reached = (axis >= least_axis) & (readings.tokens >= least_tokens)
+    return np.where(reached, branch.intercept + tilt, -np.inf)
+
+
+def _evaluate(readings: Readings, sampler: np.ndarray, k: float, free: bool) -> BranchFit:
+    """Fit both branches for one assignment; chi2 is that of the maximum of the two."""
+    parts = []
+    for which, is_sampler in ((~sampler, False), (sampler, True)):
+        axis = readings.requests if is_sampler else readings.tokens
+        parts.append(_fit_branch(axis[which], readings.tokens[which], readings.y[which],
+                                 readings.sigma[which], k, free, is_sampler))
+    model, samp = parts
+    predicted = np.maximum(_predict(model, readings, False), _predict(samp, readings, True))
+    chi2 = float(np.sum(((readings.y - predicted) / readings.sigma) ** 2))
+    if any(b and b.slope_known and b.slope < -SIGNIFICANT * b.slope_error for b in parts):
+        chi2 = np.inf  # memory does not fall with more tokens or requests
+    k_fitted = bool(samp and "k" in samp.names)
+    if k_fitted and model and model.slope_known and not samp.k < model.slope:
+        chi2 = np.inf  # a hidden state is a part of what the model run holds for a token
+    return BranchFit(sampler, model, samp, predicted, chi2, k_fitted)
+
+
+def _starts(readings: Readings) -> list[np.ndarray]:
+    """Assignments worth a start: the branches meet on a line K2*S = (K1 - k)*B + constant."""
+    tokens, requests = readings.tokens, readings.requests
+    ratio = requests / tokens
+    masks = {}
+
+    def add(mask):
+        masks.setdefault(mask.tobytes(), mask)
+
+    add(np.zeros(len(tokens), bool))
+    add(np.ones(len(tokens), bool))
+    points = sorted(set(zip(tokens.tolist(), requests.tolist())))
+    if len(points) > _EXHAUSTIVE:
+        for edge in np.sort(ratio)[np.linspace(0, len(ratio) - 1, 5).astype(int)]:
+            add(ratio >= edge)
+    else:
+        for values in (ratio, requests, -tokens):
+            for edge in sorted(set(values.tolist())):
+                add(values >= edge)
+        for i, (t1, s1) in enumerate(points):
+            for t2, s2 in points[i + 1:]:
+                if (t2 - t1) * (s2 - s1) <= 0:
+                    continue
+                side = (requests - s1) * (t2 - t1) - (tokens - t1) * (s2 - s1)
+                first = (tokens == t1) & (requests == s1)
+                second = (tokens == t2) & (requests == s2)
+                for extra in (np.zeros_like(first), first, second, first | second):
+                    add((side > 0) & ~first & ~second | extra)
+                    add((side >= 0) & ~first & ~second | extra)
+    return list(masks.values())
+
+
+def _settle(readings: Readings, sampler: np.ndarray, k: float, free: bool,
+            known: dict) -> BranchFit:
+    """Assign, fit, reassign until stable; the best assignment on the way. ``known``: fits so far."""
+    best, seen = None, set()
+    for _ in range(30):
+        key = sampler.tobytes(), free
+        if key in seen:
+            break
+        seen.add(key)
+        if key not in known:
+            known[key] = _evaluate(readings, sampler, k, free)
+        current = known[key]
+        if best is None or current.chi2 < best.chi2:
+            best = current
+        sampler = (_predict(current.sampler_branch, readings, True)
+                   > _predict(current.model_branch, readings, False))
+    return best
+
+
+def _choose(readings: Readings, candidates: list[BranchFit]) -> BranchFit:
+    """The fewest parameters that explain every reading within its printed unit; else the best fit.
+
+    One branch alone is preferred over one with a stray launch in the other unless that launch is
+    off by more than 1 % of the whole range: a bend needs evidence.
+    """
+    n = len(readings.y)
+    spread = np.ptp(readings.y)
+
+    def off(fit):
+        return np.max(np.abs(readings.y - fit.predicted), initial=0.0)
+
+    def cost(fit):
+        """Parameters, dearer for a free k: it can tilt one plane through both branches."""
+        return fit.size + fit.k_fitted * (1 if fit.both_slopes else 2)
+
+    def rank(fit):
+        offset = (abs(fit.model_branch.intercept - fit.sampler_branch.intercept)
+                  if fit.both_slopes else 0.0)
+        return (cost(fit), not fit.both_slopes, max(fit.chi2, n), offset)
+
+    adequate = [fit for fit in candidates if off(fit) <= readings.unit * (1 + 1e-6)]
+    best = (min(adequate, key=rank) if adequate else
+            min(candidates, key=lambda fit: (fit.chi2 / max(n - cost(fit), 0.5), cost(fit))))
+    if not best.both_slopes:
+        alone = [fit for fit in candidates if not (fit.model_branch and fit.sampler_branch)
+                 and cost(fit) < cost(best) and off(fit) <= max(readings.unit, 0.01 * spread)]
+        best = min([*alone, *([] if alone else [best])], key=lambda fit: fit.chi2)
+    return best
+
+
+def fit_branches(readings: Readings, k: float | None = None) -> BranchFit:
+    """Fit the two-branch law; k is fitted where the launches identify it, else held.
+
+    k: bytes of one hidden state where known (0 is assumed otherwise), in the unit of y per token.
+    """
+    sample = readings
+    if len(readings.y) > 256:
+        order = np.argsort(readings.requests / readings.tokens, kind="stable")
+        sample = readings.subset(order[np.linspace(0, len(order) - 1, 128).astype(int)])
+    held = 0.0 if k is None else k
+    known = {}
+    starts = _starts(sample)
+    candidates = [_settle(sample, start, held, False, known) for start in starts]
+    if sample is not readings:
+        starts = [_choose(sample, candidates).sampler]
+    candidates += [_settle(sample, start, held, True, known) for start in starts]
+    best = _choose(sample, candidates)
+    if sample is not readings:
+        start = (_predict(best.sampler_branch, readings, True)
+                 > _predict(best.model_branch, readings, False))
+        best = _settle(readings, start, held, best.k_fitted, {})
+    return _settle_k(readings, best, held)
+
+
+def _settle_k(readings: Readings, best: BranchFit, held: float) -> BranchFit:
+    """With the branches settled: fit k, keep it where it is known, else hold it."""
+    free = _evaluate(readings, best.sampler, held, True)
+    if free.k_fitted and np.isfinite(free.chi2):
+        scale = max(1.0, free.chi2 / free.dof) if free.dof > 0 else 1.0
+        error = np.sqrt(free.sampler_branch.fit.covariance[2, 2] * scale)
+        k1 = free.model_branch.slope if free.model_branch else np.nan
+        known = free.sampler_branch.k > SIGNIFICANT * error or error < 0.05 * k1
+        if known and free.chi2 <= best.chi2 * (1 + 1e-9) + len(readings.y):
+            return free
+    fixed = _evaluate(readings, best.sampler, held, False) if best.k_fitted else best
+    return fixed if np.isfinite(fixed.chi2) else best

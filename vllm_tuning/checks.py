@@ -1,0 +1,144 @@
+"""Checks across launches: what must be equal in one fit, and which launch breaks it.
+
+A contradiction under which no answer is right (two releases, two models, two GPUs, another weight)
+raises InputError; one under which an answer is still right gives a Notice.
+"""
+
+from collections import Counter
+
+from .launches import Launch, Notice
+from .units import GIB, InputError, printed_half_width
+
+_EXACT = {
+    "vllm_version": "fit one release at a time, since each has its own sampler",
+    "model": "fit one model at a time",
+    "tensor_parallel_size": "fit one split at a time",
+    "pipeline_parallel_size": "fit one split at a time",
+    "gpu_memory_utilization": "launch all with one utilization",
+    "kv_cache_dtype": "launch all with one KV cache dtype",
+    "block_size": "launch all with one block size",
+}
+_PRINTED = {
+    "total_memory": "fit one GPU at a time",
+    "model_weights": "fit one model and one quantization at a time",
+}
+
+
+def check_launches(launches: list[Launch]) -> list[Notice]:
+    """Everything in section "what makes an answer valid" that the launches alone can show.
+
+    Raises InputError naming file, line, column, the value and what the others say.
+    """
+    if not launches:
+        raise InputError("no launches; give at least one row")
+    for name, remedy in _EXACT.items():
+        known = [(launch, getattr(launch, name)) for launch in launches
+                 if getattr(launch, name) is not None]
+        usual = Counter(value for _, value in known).most_common(1)
+        for launch, value in known:
+            if value != usual[0][0]:
+                raise InputError(f"{launch.where}: {name} is {value}, but {usual[0][0]} in "
+                                 f"{_others(known, usual[0][0])}; {remedy}")
+    for name, remedy in _PRINTED.items():
+        for launch, value, usual in _odd_ones(launches, name):
+            raise InputError(f"{launch.where}: {name}_gib is {value / GIB:g}, but the others say "
+                             f"{usual / GIB:g}; {remedy}")
+    _check_kv_per_token(launches)
+    return [*_non_torch(launches), *_balance(launches), *_single_rows(launches)]
+
+
+def _others(known, usual) -> str:
+    rows = [launch.where.rpartition(":")[2] for launch, value in known if value == usual]
+    return f"row{'s' * (len(rows) > 1)} {', '.join(rows[:6])}{' ...' if len(rows) > 6 else ''}"
+
+
+def _odd_ones(launches: list[Launch], name: str):
+    """Launches whose printed figure is further from the median than rounding explains."""
+    known = [(launch, getattr(launch, name)) for launch in launches
+             if getattr(launch, name) is not None]
+    if not known:
+        return
+    usual = sorted(value for _, value in known)[len(known) // 2]
+    unit = 2 * printed_half_width([value for _, value in known])
+    for launch, value in known:
+        if abs(value - usual) > unit * (1 + 1e-6):
+            yield launch, value, usual
+
+
+def kv_per_token_interval(launch: Launch, half_width: float) -> tuple[float, float] | None:
+    """Bounds of KV / KVS, bytes: KV is rounded, KVS is a floor to whole blocks of tokens."""
+    if launch.kv_cache is None or not launch.kv_cache_tokens or launch.kv_cache <= 0:
+        return None
+    block = launch.block_size or 16
+    return ((launch.kv_cache - half_width) / (launch.kv_cache_tokens + block),
+            (launch.kv_cache + half_width) / launch.kv_cache_tokens)
+
+
+def _check_kv_per_token(launches: list[Launch]) -> None:
+    """kappa = KV / KVS is one number, unless max_model_len differs (hybrid models print it so)."""
+    if len({launch.max_model_len for launch in launches} - {None}) > 1:
+        return
+    half_width = printed_half_width([l.kv_cache for l in launches if l.kv_cache is not None])
+    known = [(launch, interval) for launch in launches
+             if (interval := kv_per_token_interval(launch, half_width))]
+    if not known:
+        return
+    usual = sorted((low + high) / 2 for _, (low, high) in known)[len(known) // 2]
+    for launch, (low, high) in known:
+        if not low * (1 - 1e-9) <= usual <= high * (1 + 1e-9) and len(known) > 1:
+            agree = [bounds for other, bounds in known if other is not launch]
+            if any(low <= other_high and other_low <= high for other_low, other_high in agree):
+                continue
+            raise InputError(
+                f"{launch.where}: kv_cache_tokens is {launch.kv_cache_tokens:,} in "
+                f"{launch.kv_cache / GIB:g} GiB, {(low + high) / 2:,.0f} bytes a token, but the "
+                f"others say {usual:,.0f}; was the number of blocks overridden?")
+
+
+def _non_torch(launches: list[Launch]):
+    for launch, value, usual in _odd_ones(launches, "non_torch"):
+        yield Notice("non_torch_differs",
+                     f"{launch.where}: non_torch_gib is {value / GIB:g}, the others say "
+                     f"{usual / GIB:g}: another process on the GPU? The pool shrinks by as much.")
+
+
+def _balance(launches: list[Launch]):
+    """TM*U - M - N - G - P = KV within the rounding of its terms, where all are given."""
+    widths = {}
+    for name in ("total_memory", "model_weights", "non_torch", "peak_activation", "kv_cache"):
+        values = [v for l in launches if (v := getattr(l, name)) is not None]
+        widths[name] = printed_half_width(values)
+    for launch in launches:
+        if None in (launch.left_over, launch.peak_activation, launch.kv_cache):
+            continue
+        gap = launch.left_over - launch.peak_activation - launch.kv_cache
+        allowed = sum(widths.values()) + (printed_half_width([launch.graph_charge])
+                                          if launch.graph_charge else 0)
+        if abs(gap) > allowed * (1 + 1e-6):
+            yield Notice("balance_does_not_close",
+                         f"{launch.where}: total x utilization - weights - non_torch - graphs - "
+                         f"activation is {(launch.kv_cache + gap) / GIB:.2f} GiB, but kv_cache_gib "
+                         f"is {launch.kv_cache / GIB:g}: one of the figures counts something else.")
+
+
+def _single_rows(launches: list[Launch]):
+    lengths = sorted({l.max_model_len for l in launches} - {None})
+    if len(lengths) > 1:
+        yield Notice("max_model_len_differs",
+                     f"max_model_len is {', '.join(map(str, lengths))}: it moves the profile of "
+                     "releases without chunked prefill, and the tokens that hybrid models print.")
+    for launch in launches:
+        seqs, tokens = launch.max_num_seqs, launch.max_num_batched_tokens
+        if seqs and tokens and seqs > tokens:
+            yield Notice("mns_above_mnbt",
+                         f"{launch.where}: max_num_seqs {seqs} is above max_num_batched_tokens "
+                         f"{tokens}: the sampler runs on {tokens} requests, and vLLM refuses to "
+                         "serve so.")
+        if launch.kv_cache is not None and launch.kv_cache < 0:
+            yield Notice("negative_kv_cache",
+                         f"{launch.where}: kv_cache_gib is {launch.kv_cache / GIB:g}: nothing was "
+                         "left for the pool and the launch failed; the figure still measures P.")
+        elif launch.status == "failed":
+            yield Notice("failed_launch",
+                         f"{launch.where}: this launch failed ({launch.error or 'no reason given'})"
+                         "; the figures it printed before are used.")

@@ -1,0 +1,112 @@
+"""The command line: parse, call, print. Exit 0; 2 on bad usage; 1 with one line on bad input."""
+
+import json
+import sys
+
+import click
+
+from .units import InputError, parse_size
+
+
+class _Size(click.ParamType):
+    name = "TOKENS"
+
+    def convert(self, value, param, ctx):
+        if isinstance(value, int):
+            return value
+        try:
+            size = parse_size(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        if size < 1:
+            self.fail("must be at least 1 token", param, ctx)
+        return size
+
+
+class _Commands(click.Group):
+    def invoke(self, ctx):
+        try:
+            return super().invoke(ctx)
+        except InputError as error:
+            click.echo("vllm-tuning: " + " ".join(str(error).split()), err=True)
+            ctx.exit(1)
+
+
+_sources = click.argument("launches", nargs=-1, required=True)
+_config = click.option("--config", metavar="FILE", help="The model's config.json: hidden size and "
+                       "KV bytes of a token. Default: the one beside the launches.")
+_json = click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
+
+
+def _workload(command):
+    for name, text in (("--output-len", "Generated tokens of a request, such as 256 or 1K."),
+                       ("--input-len", "Prompt tokens of a request, such as 1024 or 8K.")):
+        command = click.option(name, type=_Size(), required=True, help=text)(command)
+    return command
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="vllm-tuning", prog_name="vllm-tuning")
+def main():
+    """What to set vLLM's --max-num-seqs and --max-num-batched-tokens to.
+
+    LAUNCHES is a launches.csv, a folder of one, or the name of a data set the package carries.
+    """
+
+
+@main.command()
+@_sources
+@_config
+@_json
+def fit(launches, config, as_json):
+    """The memory model of the launches: K1, a1, K2, a2, k with standard errors."""
+    from .memory_model import model_of
+    from .terminal import fit_text
+
+    model = model_of(launches, config)
+    click.echo(_dump(model) if as_json else fit_text(model, click.style))
+
+
+@main.command()
+@_sources
+@_workload
+@_config
+@_json
+@click.option("--yaml", "as_yaml", is_flag=True, help="A file for vllm serve --config.")
+def recommend(launches, input_len, output_len, config, as_json, as_yaml):
+    """The flags for requests of a given length, with the pool to expect."""
+    from .memory_model import model_of
+    from .optimum import find_optimum
+    from .terminal import answer_text
+    from .workload import Workload
+
+    if as_json and as_yaml:
+        raise click.UsageError("--json and --yaml exclude each other")
+    optimum = find_optimum(model_of(launches, config), Workload(input_len, output_len))
+    if as_yaml:
+        click.echo(optimum.to_yaml(), nl=False)
+    else:
+        click.echo(_dump(optimum) if as_json else answer_text(optimum, click.style))
+
+
+@main.command()
+@_sources
+@_workload
+@_config
+@click.option("-o", "--output", "folder", default="reports", show_default=True, metavar="DIR",
+              help="Where NAME.ipynb and NAME.html go.")
+def report(launches, input_len, output_len, config, folder):
+    """An executed notebook and an HTML page for each of LAUNCHES."""
+    from .report import write_reports
+    from .terminal import answer_text
+
+    progress = sys.stderr.isatty()
+    for done in write_reports(launches, input_len, output_len, folder, config=config):
+        if progress:
+            click.echo(f"{done.notebook}", err=True)
+        click.echo(answer_text(done.optimum, click.style))
+        click.echo(f"\nReport: {done.html}")
+
+
+def _dump(record) -> str:
+    return json.dumps(record.to_dict(), indent=2, allow_nan=False)

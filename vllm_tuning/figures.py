@@ -1,0 +1,348 @@
+"""The figures: one function a figure, Axes in, Axes out; memory in GiB, lengths in tokens.
+
+A quantity has one colour everywhere, and a hatch, line style or marker for grey print (``LOOK``).
+A figure whose data are not known keeps its axes and says why in one sentence.
+"""
+
+import math
+import textwrap
+from collections import Counter
+
+import numpy as np
+from matplotlib import ticker
+from uncertainties import unumpy
+
+from .branches import model_run, peak_activation, sampler_run
+from .optimum import _one_sided_quantile, default_flags, find_optimum, refined_point
+from .uncertain import is_known
+from .units import GIB
+
+INK, GREY = "#222222", "#8a8a8a"
+LOOK = {  # colour of Okabe and Ito, hatch, line style, marker
+    "weights": ("#0072B2", None, "-", "D"),
+    "non-torch": (GREY, "....", ":", "v"),
+    "weights and non-torch": ("#0072B2", "....", "-", "D"),
+    "model run": ("#D55E00", "\\\\\\\\", "--", "s"),
+    "sampler run": ("#009E73", "////", "-.", "o"),
+    "either run": ("#E69F00", "++", "-", "d"),
+    "CUDA graphs": ("#CC79A7", "xxxx", ":", "^"),
+    "KV cache": ("#56B4E9", None, "-", "P"),
+}
+STYLE = {
+    "font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True,
+    "grid.color": "#e6e6e6", "axes.axisbelow": True, "legend.frameon": False, "legend.fontsize": 8,
+    "hatch.linewidth": 0.6, "svg.hashsalt": "vllm-tuning", "svg.fonttype": "path",
+}
+LABEL = {"max_num_seqs": "max_num_seqs, C (requests)",
+         "max_num_batched_tokens": "max_num_batched_tokens, B (tokens)"}
+SHORT = {"max_num_seqs": "mns", "max_num_batched_tokens": "mnbt"}
+THOUSANDS = ticker.FuncFormatter(lambda value, _: f"{value:,.6g}")
+STAR = {"marker": "*", "ms": 15, "color": INK, "mec": "white", "ls": "none", "zorder": 6}
+
+
+def _axes(ax, height=3.4):
+    """The given Axes, or those of a new pyplot figure 7 inches wide."""
+    if ax is None:
+        import matplotlib.pyplot as plt
+
+        with plt.rc_context(STYLE):
+            ax = plt.subplots(figsize=(7, height), layout="constrained")[1]
+    return ax
+
+
+def _say(ax, text, instead=False):
+    """Sentences above the axes, where they cover nothing; ``instead`` of any data."""
+    text = text.strip()
+    ax.set_title(textwrap.fill(text[:1].upper() + text[1:], 104), fontsize=8, color="#555555",
+                 loc="left")
+    if instead:
+        ax.set(xticks=[], yticks=[])
+    return ax
+
+
+def _legend(ax, ncols=3, below=4.4):
+    """One entry a label, ``below`` the axes by so many ems."""
+    once = {label: getattr(handle, "lines", [handle])[0]
+            for handle, label in zip(*ax.get_legend_handles_labels())}
+    if once:
+        ax.legend(once.values(), once, loc="upper center", bbox_to_anchor=(0.5, 0), ncols=ncols,
+                  borderaxespad=below)
+    return ax
+
+
+def figure_1(model, optimum, ax=None):
+    """P against max_num_seqs at the recommended token budget: the method's Figure 1, with point C.
+
+    Without an answer: at the budget of most launches. Launches stand where they were measured;
+    hollow ones had another budget and lie on the thin line of the law there. Where P is known only
+    up to a constant (``shows_pool``) the pool that it leaves is drawn instead.
+    """
+    return _draw_law(_axes(ax), model, optimum, "max_num_seqs", "max_num_batched_tokens")
+
+
+def figure_2(model, optimum, ax=None):
+    """P against max_num_batched_tokens at the recommended number of requests; as ``figure_1``."""
+    return _draw_law(_axes(ax), model, optimum, "max_num_batched_tokens", "max_num_seqs")
+
+
+def shows_pool(model) -> bool:
+    """Whether the law is drawn as the pool: no level of P is known, only its differences."""
+    return bool(model.launches) and all(f.peak_activation is None for f in model.launches)
+
+
+def branch_of(model, fitted) -> str:
+    """The run that sets the peak of a launch; "either run" where the launches cannot tell."""
+    return f"{fitted.branch} run" if is_known(model.k1) or is_known(model.k2) else "either run"
+
+
+def _curves(model, max_num_seqs, max_num_batched_tokens):
+    """(model run, sampler run) in GiB, as P or as the pool each leaves; NaN where unknown."""
+    seqs, tokens = np.broadcast_arrays(np.asarray(max_num_seqs, float),
+                                       np.asarray(max_num_batched_tokens, float))
+    if shows_pool(model):
+        pair = map(unumpy.nominal_values, model.pools(seqs, tokens))
+    else:
+        pair = (model_run(tokens, model.k1.n, model.a1.n),
+                sampler_run(tokens, seqs, model.k2.n, model.a2.n, model.k.n))
+    return [curve / GIB for curve in pair]
+
+
+def _reading(model, fitted):
+    """A launch's reading on the axis of ``_curves``, GiB: its prediction and its residual."""
+    if shows_pool(model):
+        return (fitted.kv_cache + fitted.residual) / GIB
+    sign = 1 if model.route == "peak_activation" else -1
+    return (fitted.peak_activation + sign * fitted.residual) / GIB
+
+
+def _draw_law(ax, model, optimum, along, held):
+    best, symbol, larger = optimum.recommended, "P", np.fmax
+    if shows_pool(model):
+        symbol, larger = "pool", np.fmin
+    tried = [value for f in model.launches if (value := getattr(f.launch, along))]
+    levels = Counter(value for f in model.launches if (value := getattr(f.launch, held)))
+    level = getattr(best, held) if best else max(levels, key=lambda v: (levels[v], v), default=1)
+    mark = [getattr(best, along)] if best else []
+    right = max([1.6 * value for value in mark] + [1.06 * value for value in tried] or [256])
+    x = np.unique(np.r_[np.linspace(0, right, 129), tried, mark])
+    curves = dict(zip(("model run", "sampler run"), _curves(model, **{along: x, held: level})))
+    curves = {name: curve for name, curve in curves.items() if np.isfinite(curve).all()}
+    if len(curves) == 2:
+        ax.plot(x, larger(*curves.values()), color=INK, lw=4, alpha=0.3,
+                label=f"{symbol}, the {'smaller' if symbol == 'pool' else 'larger'} of both")
+    for name, curve in curves.items():
+        ax.plot(x, curve, LOOK[name][2], color=LOOK[name][0], lw=1.7, label=name)
+    others = sorted(set(levels) - {level}) if curves else []
+    for value in others:
+        ax.plot(x, larger(*_curves(model, **{along: x, held: value})), color=GREY, lw=0.8, zorder=1,
+                label=f"{symbol} at {SHORT[held]} {others[0]:,}" + f" to {others[-1]:,}"
+                      * (len(others) > 1))
+    ax.set(xlim=(0, right), xlabel=LABEL[along], ylabel="KV cache pool (GiB)" if symbol == "pool"
+           else "peak activation, P (GiB)")
+    _draw_launches(ax, model, along, held, level, set(others if len(others) <= 4 else []))
+    if best:
+        height = larger(*_curves(model, best.max_num_seqs, best.max_num_batched_tokens))
+        ax.plot(*mark, height, **STAR, label="recommended (point C)")
+        ax.annotate(f"C: mns {best.max_num_seqs:,}, mnbt {best.max_num_batched_tokens:,}\n"
+                    f"{symbol} = {height:.3g} GiB", (*mark, height), zorder=7, color=INK,
+                    xytext=(12, 12 if symbol == "pool" else -12), textcoords="offset points",
+                    va="bottom" if symbol == "pool" else "top")
+    ax.xaxis.set_major_formatter(THOUSANDS)
+    return _legend(ax)
+
+
+def _draw_launches(ax, model, along, held, level, named):
+    """Launches where they were measured: filled at ``level``, hollow elsewhere, with rounding."""
+    drawn = sorted((f for f in model.launches if getattr(f.launch, along)),
+                   key=lambda f: getattr(f.launch, along))
+    for fitted in drawn:
+        x, mine = getattr(fitted.launch, along), getattr(fitted.launch, held)
+        branch, y = branch_of(model, fitted), _reading(model, fitted)
+        colour, _, _, marker = LOOK[branch]
+        hollow = mine not in (level, None)
+        ax.errorbar(x, y, model.unit / 2 / GIB, fmt=marker, ms=6, color=colour, capsize=3, zorder=5,
+                    mfc="white" if hollow else colour,
+                    label=f"launch, {branch}" + f", other {SHORT[held]}" * hollow)
+        if mine in named:
+            named.remove(mine)
+            left = x < ax.get_xlim()[1] / 2
+            ax.annotate(f"{SHORT[held]} {mine:,}", (x, y), (7 if left else -7, 4), color="#555555",
+                        textcoords="offset points", fontsize=7, ha="left" if left else "right",
+                        bbox={"fc": "white", "ec": "none", "pad": 0.6, "alpha": 0.8}, zorder=4)
+    low, high = ax.get_ylim()
+    if high - low < 0.02 * high:
+        low, high = 0.98 * low, 1.02 * high
+    ax.set_ylim(low if shows_pool(model) else 0, high)
+    missing = {name.upper(): model.reasons[name] for name in ("k1", "k2")
+               if not is_known(getattr(model, name))}
+    if len(missing) == 2 and missing["K1"] == missing["K2"]:
+        missing = {"K1, K2": missing["K1"]}
+    _say(ax, " ".join(f"{name} not known: {reason}." for name, reason in missing.items()) + (
+        f" Error bars: printed rounding, ±{model.unit / 2 / GIB:.2g} GiB, hidden where smaller than "
+        "the marker." if drawn else f" No launch gives its {along}, so none is drawn."))
+
+
+def residuals(model, ax=None):
+    """Measured - predicted of each launch, with the band of the printed rounding around zero."""
+    ax = _axes(ax, 2.8)
+    widest = max([model.unit / 2, *(abs(f.residual) for f in model.launches)])
+    size, unit = next((scale for scale in ((GIB, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
+                       if widest >= scale[0] / 10), (1, "bytes"))
+    read = "KV cache pool" if model.route == "kv_only" else "peak activation"
+    ax.set(xlabel="launch: mns (requests) / mnbt (tokens)",
+           ylabel=f"measured - predicted\n{read} ({unit})")
+    if not model.launches:
+        return _say(ax, "No launch could be used.", instead=True)
+    half = model.unit / 2 / size
+    ax.axhspan(-half, half, color="#dddddd", label=f"printed rounding, ±{half:.3g} {unit}")
+    ax.axhline(0, color=INK, lw=0.8)
+    for i, fitted in enumerate(model.launches):
+        branch = branch_of(model, fitted)
+        ax.plot([i, i], [0, fitted.residual / size], color=LOOK[branch][0], lw=1.2)
+        ax.plot(i, fitted.residual / size, LOOK[branch][3], color=LOOK[branch][0],
+                label=f"{branch} sets P")
+    names = [f"{f.launch.max_num_seqs or '?'}/{f.launch.max_num_batched_tokens}"
+             for f in model.launches]
+    many = len(names) > 10
+    ax.set_xticks(range(len(names)), names, rotation=90 * many, fontsize=6.5 if many else 8)
+    ax.grid(axis="x", visible=False)
+    ax.set(xlim=(-0.6, len(names) - 0.4), ylim=(-1.25 * widest / size, 1.25 * widest / size))
+    if model.dof <= 0:
+        _say(ax, "As many parameters as launches: the law passes through all, so this tests nothing.")
+    return _legend(ax, below=7.5 if many else 4.4)
+
+
+def budget_bars(model, optimum, ax=None):
+    """One GPU's memory as stacked bars, GiB: at the recommended flags and at vLLM's default flags.
+
+    Without an answer: the launches with the largest and the smallest pool, as printed. Weights and
+    non-torch memory that are not printed are one segment, total x utilization less the rest; where
+    that is not known either, a sentence takes the bar's place.
+    """
+    ax = _axes(ax, 2.6)
+    ax.set_xlabel("memory of one GPU (GiB)")
+    bars = [(label, *bar) for label, *rest in _bars(model, optimum) if (bar := _parts(model, *rest))]
+    if not bars:
+        return _say(ax, "No bar: it needs the pool and the peak of a launch, and total_memory_gib "
+                    "with gpu_memory_utilization, or model_weights_gib with non_torch_gib.", True)
+    whole = max(max(sum(parts.values()), total or 0) for _, parts, _, total in bars) / GIB
+    for y, (_, parts, ceiling, total) in enumerate(bars):
+        left = last = 0.0
+        for name, size in ((name, size / GIB) for name, size in parts.items() if size > 0):
+            colour, hatch, _, _ = LOOK[name]
+            ax.barh(y, size, 0.5, left, color=colour, hatch=hatch, edgecolor="white", lw=0.5,
+                    label=f"activation ({name})" if name.endswith("run") else name)
+            where = (left + size / 2, y)
+            if size < 0.06 * whole:
+                last = max(where[0], last + 0.08 * whole)
+                where = (last, y - 0.42)
+                ax.plot([left + size / 2, last], [y - 0.25, y - 0.33], color=GREY, lw=0.6)
+            ax.text(*where, f"{size:.2f}", ha="center", va="center", fontsize=8,
+                    bbox={"fc": "white", "ec": "none", "pad": 1, "alpha": 0.85})
+            left += size
+        if total:
+            ax.barh(y, (total - ceiling) / GIB, 0.5, ceiling / GIB, fc="none", ec=GREY, ls=":",
+                    label=f"above the utilization ceiling, {(total - ceiling) / GIB:.2f} GiB")
+        ax.plot([ceiling / GIB] * 2, [y - 0.32, y + 0.32], color=INK, lw=1.5)
+    ax.set_yticks(range(len(bars)), [label for label, *_ in bars])
+    ax.grid(axis="y", visible=False)
+    ax.set(ylim=(len(bars) - 0.5, -0.7), xlim=(0, 1.02 * whole))
+    return _legend(ax)
+
+
+def _bars(model, optimum):
+    """(label, run that sets P, P, pool) of each bar, bytes; None where not known."""
+    best, total = optimum.recommended, _printed(model, "total_memory")
+    if best:
+        flags = [("recommended", best.max_num_seqs, best.max_num_batched_tokens)]
+        for label, seqs, tokens in flags + [("vLLM default", *default_flags(total or 0))] * bool(total):
+            by_model, by_sampler = (pool.n for pool in model.pools(seqs, tokens))
+            peak = peak_activation(tokens, seqs, *(getattr(model, name).n for name in
+                                                   ("k1", "a1", "k2", "a2", "k")))
+            yield (f"{label}\nmns {seqs:,} / mnbt {tokens:,}",
+                   "model run" if by_model <= by_sampler else "sampler run",
+                   None if math.isnan(peak) else float(peak), min(by_model, by_sampler))
+        return
+    printed = sorted((f for f in model.launches if f.launch.kv_cache is not None),
+                     key=lambda f: -f.launch.kv_cache)
+    for fitted in dict.fromkeys(printed[i] for i in (0, -1) if printed):
+        seqs, tokens = fitted.launch.max_num_seqs, fitted.launch.max_num_batched_tokens
+        yield (f"as launched\nmns {f'{seqs:,}' if seqs else '?'} / mnbt {tokens:,}",
+               branch_of(model, fitted), fitted.launch.peak_activation, fitted.launch.kv_cache)
+
+
+def _printed(model, name):
+    return next((value for f in model.launches if (value := getattr(f.launch, name)) is not None),
+                None)
+
+
+def _parts(model, branch, peak, pool):
+    """({name: bytes}, ceiling, total) of one bar; None where the balance cannot be drawn."""
+    total, share, weights, non_torch = (_printed(model, name) for name in (
+        "total_memory", "gpu_memory_utilization", "model_weights", "non_torch"))
+    rest = {branch: peak, "CUDA graphs": model.graph_charge, "KV cache": pool}
+    ceiling = total * share if total and share else None
+    if None in (peak, pool) or (None in (weights, non_torch) and not ceiling):
+        return None
+    if None in (weights, non_torch):
+        parts = {"weights and non-torch": ceiling - sum(rest.values()), **rest}
+    else:
+        parts = {"weights": weights, "non-torch": non_torch, **rest}
+    return parts, ceiling or sum(parts.values()), total if ceiling else None
+
+
+def price_list(optimum, ax=None):
+    """Requests that still fit the pool at each token budget, and the recommended point."""
+    ax, best = _axes(ax, 2.8), optimum.recommended
+    ax.set(xlabel=LABEL["max_num_batched_tokens"], ylabel="mns that fits (requests)")
+    if not best:
+        return _say(ax, f"No price list: {optimum.reason}.", instead=True)
+    budgets = np.log2([price.max_num_batched_tokens for price in optimum.prices])
+    fit = [price.max_num_seqs for price in optimum.prices]
+    ax.bar(budgets, fit, 0.62, color="#dcdcdc", edgecolor=GREY)
+    for budget, seqs in zip(budgets, fit):
+        ax.annotate(f"{seqs:,}", (budget, 0), (0, 4), textcoords="offset points", ha="center")
+    ax.plot(math.log2(best.max_num_batched_tokens), best.max_num_seqs, **STAR,
+            label=f"recommended: mns {best.max_num_seqs:,}, mnbt {best.max_num_batched_tokens:,}")
+    ax.set_xticks(budgets, [f"{price.max_num_batched_tokens:,}" for price in optimum.prices])
+    ax.set_ylim(0, 1.15 * max(*fit, best.max_num_seqs))
+    ax.yaxis.set_major_formatter(THOUSANDS)
+    ax.grid(axis="x", visible=False)
+    return _legend(ax)
+
+
+def sensitivity(model, workload, ax=None):
+    """C* (left) and B* (right) against the length of a request, a quarter to four times the given.
+
+    The band lies between the lower and the upper 95 % bound of C*, each one-sided; the lower one is
+    what the recommendation keeps to.
+    """
+    ax, optimum = _axes(ax, 3.0), find_optimum(model, workload)
+    ax.set(xlabel="length of a finished request, L = input + output (tokens)",
+           ylabel="C* (requests at once)")
+    if optimum.max_num_seqs is None:
+        return _say(ax, f"No curve: {optimum.reason}.", instead=True)
+    lengths = workload.length * 2.0 ** np.linspace(-2, 2, 65)
+    seqs, tokens = (np.array(values) for values in zip(*(refined_point(
+        model.model_headroom - model.graph_charge, model.sampler_headroom - model.graph_charge,
+        model.kv_per_token, model.k1, model.k2, model.k, length) for length in lengths)))
+    middle, half = unumpy.nominal_values(seqs), _one_sided_quantile(model) * unumpy.std_devs(seqs)
+    thin = " (thinner than the line)" * bool(np.all(half < 0.004 * middle.max()))
+    ax.fill_between(lengths, middle - half, middle + half, color="#0072B2", alpha=0.25, lw=0,
+                    label=f"95 % bounds of C*{thin}")
+    ax.plot(lengths, middle, color="#0072B2", lw=1.8, label="C*, left axis")
+    ax.plot(workload.length, optimum.max_num_seqs.n, **STAR,
+            label=f"given: {workload.length:,} tokens")
+    ax.axvline(workload.length, color=INK, lw=0.9, ls=":")
+    ax.plot([], [], "--", color="#D55E00", lw=1.6, label="B*, right axis")
+    right = ax.twinx()
+    right.plot(lengths, unumpy.nominal_values(tokens), "--", color="#D55E00", lw=1.6)
+    right.set(ylabel="B* (tokens a step)", ylim=(0, 1.35 * unumpy.nominal_values(tokens).max()))
+    right.spines.right.set_visible(True)
+    right.grid(visible=False)
+    ax.set_xscale("log", base=2)
+    ax.set_xticks(lengths[::16])
+    ax.set(xlim=lengths[[0, -1]], ylim=(0, 1.05 * (middle + half).max()))
+    for axis in (ax.xaxis, ax.yaxis, right.yaxis):
+        axis.set_major_formatter(THOUSANDS)
+    return _legend(ax, ncols=4)

@@ -1,0 +1,129 @@
+"""The four-launch method exactly as its source states it, over the printed P.
+
+Group 1 varies max_num_seqs with a small token budget, group 2 varies max_num_batched_tokens with
+few requests. The source knows no intercepts and no hidden states; ``optimum`` refines it.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from uncertainties import UFloat, ufloat
+
+from .branches import SIGNIFICANT, least_squares
+from .launches import Launch
+from .memory_model import FittedLaunch
+from .readings import ROOT3, column, rounding
+
+
+def seed_point(a, kappa, k1, k2, length):
+    """(C*, B*) of the four-launch method: B* = A / (L*kappa*K1/K2 + K1), C* = B* * K1/K2.
+
+    a: A, bytes left over by weights and driver; kappa: KV bytes of one token; k1, k2: bytes per
+    token and per request; length: L, tokens of one request. Floats, arrays or uncertain numbers.
+
+    >>> seed_point(a=60e9, kappa=131072, k1=150e3, k2=3e6, length=2048)
+    (221.07292..., 4421.4585...)
+    """
+    tokens = a / (length * kappa * k1 / k2 + k1)
+    return tokens * k1 / k2, tokens
+
+
+def seed_point_of_four(total_memory, utilization, m1, n1, kv1, kvs1, p1, p2, p3, p4,
+                       mns1, mns2, mnbt1, mnbt2, length):
+    """(C*, B*) from the figures of four launches in one expression, without intermediate slopes.
+
+    B* = (TM*U - M1 - N1) / {L*(KV1/KVS1)*[(P4-P3)(mns2-mns1)/(P2-P1)/(mnbt2-mnbt1)]
+         + (P4-P3)/(mnbt2-mnbt1)}
+    """
+    ratio = (p4 - p3) * (mns2 - mns1) / (p2 - p1) / (mnbt2 - mnbt1)
+    tokens = (total_memory * utilization - m1 - n1) / (
+        length * (kv1 / kvs1) * ratio + (p4 - p3) / (mnbt2 - mnbt1))
+    return tokens * ratio, tokens
+
+
+@dataclass(frozen=True)
+class SeedAnswer:
+    """The seed's closed form over P, or the reason why the launches cannot give it."""
+
+    max_num_seqs: UFloat | None = None
+    max_num_batched_tokens: UFloat | None = None
+    k1: UFloat | None = None
+    k2: UFloat | None = None
+    a: UFloat | None = None
+    kv_bytes_per_token: UFloat | None = None
+    reason: str | None = None
+
+
+def seed_answer(fitted: Sequence[FittedLaunch], length: int) -> SeedAnswer:
+    """The seed's closed form from the printed P, A and KV/KVS of the first launch of group 1.
+
+    With two launches a group this is the four-launch expression; more launches enter through the
+    least-squares slopes. Where P is not printed it is derived by the balance A - KV.
+    """
+    order = [f.launch for f in sorted(fitted, key=lambda f: (f.branch == "model",
+                                                             f.launch.max_num_seqs or 0))]
+    a = _first(order, _left_over)
+    if a is None:
+        return SeedAnswer(reason="A = TM*U - M - N is not known: no launch has total_memory_gib, "
+                                 "gpu_memory_utilization, model_weights_gib and non_torch_gib, or "
+                                 "peak_activation_gib beside kv_cache_gib")
+    kappa = _first(order, _kappa)
+    if kappa is None:
+        return SeedAnswer(reason="KV/KVS is not known: no launch has both kv_cache_gib and "
+                                 "kv_cache_tokens")
+    slopes = []
+    for branch, axis, symbol in (("model", "max_num_batched_tokens", "K1"),
+                                 ("sampler", "max_num_seqs", "K2")):
+        launches = [f.launch for f in fitted if f.branch == branch]
+        slope = _slope_of_peak(launches, axis)
+        if slope is None:
+            return SeedAnswer(reason=f"{symbol} needs two launches in the {branch}'s branch that "
+                                     f"differ in {axis}, with peak_activation_gib")
+        if slope.n < SIGNIFICANT * slope.s:
+            return SeedAnswer(reason=f"{symbol} is not known: the peaks differ by no more than "
+                                     "their rounding")
+        slopes.append(slope)
+    return SeedAnswer(*seed_point(a, kappa, *slopes, length), *slopes, a, kappa)
+
+
+def _first(launches: list[Launch], figure) -> UFloat | None:
+    return next((value for launch in launches
+                 if (value := figure(launch, launches)) is not None), None)
+
+
+def _left_over(launch: Launch, launches: list[Launch]) -> UFloat | None:
+    """A = TM*U - M - N - G, else by Equation 1 the sum KV + P; None where neither is printed."""
+    if launch.left_over is None:
+        if None in (launch.kv_cache, launch.peak_activation):
+            return None
+        return ufloat(launch.kv_cache + launch.peak_activation, math.hypot(
+            *(rounding(column(launches, name)) for name in ("kv_cache", "peak_activation"))) / ROOT3)
+    variance = sum((rounding(column(launches, name)) * factor) ** 2 for name, factor in
+                   (("total_memory", launch.gpu_memory_utilization), ("model_weights", 1),
+                    ("non_torch", 1)))
+    return ufloat(launch.left_over, math.sqrt(variance) / ROOT3)
+
+
+def _kappa(launch: Launch, launches: list[Launch]) -> UFloat | None:
+    if not launch.kv_cache or not launch.kv_cache_tokens or launch.kv_cache < 0:
+        return None
+    return ufloat(launch.kv_cache, rounding(column(launches, "kv_cache")) / ROOT3
+                  ) / launch.kv_cache_tokens
+
+
+def _slope_of_peak(launches: list[Launch], axis: str) -> UFloat | None:
+    peak = column(launches, "peak_activation")
+    half_width = rounding(peak)
+    derived = np.array([math.nan if None in (l.left_over, l.kv_cache) else l.left_over - l.kv_cache
+                        for l in launches])
+    if not np.isfinite(peak).sum() >= 2:
+        peak, half_width = derived, rounding(column(launches, "kv_cache"))
+    known = np.isfinite(peak)
+    x = column(launches, axis)[known]
+    if known.sum() < 2 or not np.ptp(x) > 0:
+        return None
+    fit = least_squares(np.column_stack([np.ones(len(x)), x]), peak[known], half_width / ROOT3)
+    scale_up = max(1.0, fit.chi2 / fit.dof) if fit.dof else 1.0
+    return ufloat(fit.params[1], math.sqrt(fit.covariance[1, 1] * scale_up))

@@ -1,0 +1,105 @@
+"""What the launches cannot tell: the reason, and the next launch that would tell it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from .branches import SIGNIFICANT
+from .launches import Launch, Notice
+from .uncertain import is_known
+from .units import GIB
+
+if TYPE_CHECKING:
+    from .memory_model import MemoryModel
+
+_AXIS = {"k1": "max_num_batched_tokens", "k2": "max_num_seqs"}
+
+
+@dataclass(frozen=True)
+class NextLaunch:
+    """A launch that would tell what is not known yet."""
+
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    why: str
+
+
+def within_rounding(model: MemoryModel) -> dict[str, str]:
+    """Slopes that the rounding of the readings could explain alone, with the sentence."""
+    return {slope: f"the readings differ by no more than their rounding, so the slope with {axis} "
+                   f"is not known ({value.n:,.0f} +- {value.s:,.0f} bytes)"
+            for slope, axis in _AXIS.items()
+            if is_known(value := getattr(model, slope)) and value.n < SIGNIFICANT * value.s}
+
+
+def missing_reasons(model: MemoryModel) -> dict[str, str]:
+    """Why each parameter that is NaN is not identified."""
+    reasons = {}
+    for slope, intercept in (("k1", "a1"), ("k2", "a2")):
+        if not is_known(getattr(model, slope)):
+            reasons[slope] = _missing_slope(model, slope)
+            reasons[intercept] = f"{slope.upper()} is not known"
+        elif not is_known(getattr(model, intercept)):
+            reasons[intercept] = ("what weights and the driver leave over is not known: needs "
+                                  "peak_activation_gib beside kv_cache_gib, or total_memory_gib, "
+                                  "gpu_memory_utilization, model_weights_gib and non_torch_gib")
+    return reasons
+
+
+def _missing_slope(model: MemoryModel, slope: str) -> str:
+    axis = _AXIS[slope]
+    branch = "model" if slope == "k1" else "sampler"
+    other = "sampler" if slope == "k1" else "model"
+    mine = [f.launch for f in model.launches if f.branch == branch]
+    flags = {(f.launch.max_num_seqs, f.launch.max_num_batched_tokens) for f in model.launches}
+    if len(flags) == 1 and len(model.launches) > 1:
+        return "all launches have the same max_num_seqs and max_num_batched_tokens"
+    if len(flags) == 1:
+        return "one launch gives no slope"
+    if slope == "k2" and not any(f.launch.max_num_seqs for f in model.launches):
+        return "max_num_seqs is not given for any launch"
+    if not mine:
+        return (f"no launch is in the {branch}'s branch: in all of them the {other} run sets the "
+                f"peak, which does not move with {axis} beyond its rounding")
+    values = {min(l.max_num_seqs, l.max_num_batched_tokens) if slope == "k2"
+              else l.max_num_batched_tokens for l in mine}
+    return (f"the {branch}'s branch holds launches at one {axis} only "
+            f"({', '.join(f'{value:,}' for value in sorted(values))})")
+
+
+def poor_fit(model: MemoryModel):
+    """A notice where a launch is off the law by more than rounding explains."""
+    worst = max(model.launches, key=lambda fitted: abs(fitted.residual))
+    peaks = [f.kv_cache for f in model.launches if f.kv_cache is not None] or [
+        f.peak_activation for f in model.launches if f.peak_activation is not None] or [0.0]
+    if abs(worst.residual) > max(3 * model.unit, 0.01 * (max(peaks) - min(peaks))):
+        yield Notice("poor_fit", f"{worst.launch.where}: off the law by "
+                     f"{worst.residual / GIB:+.3f} GiB, more than rounding explains. The sampler of "
+                     "some releases is steeper below 128 requests: launch the first group at "
+                     "max_num_seqs >= 128, on an idle GPU.")
+
+
+def next_launches(model: MemoryModel) -> list[NextLaunch]:
+    """The launches that would identify what is missing: group 1 moves C, group 2 moves B."""
+    seen = {(f.launch.max_num_seqs, f.launch.max_num_batched_tokens) for f in model.launches}
+    group = {branch: [f.launch for f in model.launches if f.branch == branch]
+             for branch in ("model", "sampler")}
+    wanted = []
+    if not is_known(model.k2):
+        tokens = min((l.max_num_batched_tokens for l in group["sampler"]), default=1024)
+        seqs = sorted({min(l.max_num_seqs, tokens) for l in group["sampler"]})
+        if not seqs:
+            pairs = [(256, tokens), (1024, tokens)]
+        elif seqs[0] >= 256:
+            pairs = [(seqs[0] // 2, tokens)]
+        else:
+            pairs = [(4 * seqs[-1], max(tokens, 4 * seqs[-1]))]
+        wanted += [(*pair, "group 1: the sampler run, which tells K2") for pair in pairs]
+    if not is_known(model.k1):
+        sure = [l for l in group["model"] if 64 * (l.max_num_seqs or 1) <= l.max_num_batched_tokens]
+        tokens = max((l.max_num_batched_tokens for l in sure), default=None)
+        seqs = min([16, *(l.max_num_seqs or 16 for l in sure)])
+        budgets = [4096, 16384] if not sure else [4 * tokens if tokens <= 8192 else tokens // 4]
+        wanted += [(seqs, b, "group 2: the model run, which tells K1") for b in budgets]
+    return [NextLaunch(*launch) for launch in wanted if launch[:2] not in seen]

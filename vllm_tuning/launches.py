@@ -1,0 +1,305 @@
+"""One launch of a vLLM server as a record, and launches.csv.
+
+``Launch`` holds bytes and tokens; the column names of launches.csv and the JSON names are the same
+words, with ``_gib`` where the figure is written in GiB. A blank cell is unknown (None).
+"""
+
+import csv
+import functools
+import io
+import os
+import re
+import tempfile
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+
+from .units import GIB, InputError, parse_size
+
+DATA = next(
+    (folder for folder in (Path(__file__).parent / "data", Path(__file__).parent.parent / "data")
+     if folder.is_dir()),
+    Path("data"),
+)
+
+
+@dataclass(frozen=True)
+class Notice:
+    """A short name for machines (``beyond_max_model_len``) and the sentence for people."""
+
+    name: str
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launch:
+    """One start of a vLLM server: its flags, and the figures it printed while starting.
+
+    Memory in bytes, lengths in tokens; None where the log does not say. ``cuda_graph`` is what the
+    graphs really took, ``cuda_graph_estimated`` what the profiler set aside for them. ``where`` is
+    the file and line the record was read from.
+    """
+
+    source: str | None = None
+    vllm_version: str | None = None
+    model: str | None = None
+    tensor_parallel_size: int | None = None
+    pipeline_parallel_size: int | None = None
+    max_num_seqs: int | None = None
+    max_num_batched_tokens: int | None = None
+    max_model_len: int | None = None
+    total_memory: float | None = None
+    gpu_memory_utilization: float | None = None
+    model_weights: float | None = None
+    non_torch: float | None = None
+    peak_activation: float | None = None
+    cuda_graph: float | None = None
+    cuda_graph_estimated: float | None = None
+    cuda_graph_charged: bool | None = None
+    kv_cache: float | None = None
+    kv_cache_tokens: int | None = None
+    block_size: int | None = None
+    num_gpu_blocks: int | None = None
+    max_concurrency: float | None = None
+    kv_cache_dtype: str | None = None
+    status: str = "ok"
+    error: str | None = None
+    warnings: tuple[str, ...] = ()
+    where: str = field(default="launch", compare=False)
+
+    @property
+    def graph_charge(self) -> float:
+        """G, bytes: the estimate for CUDA graphs where the release charges it to the pool, else 0.
+
+        Where the record does not say, vLLM charges it from 0.20.2 on.
+        """
+        charged = self.cuda_graph_charged
+        if charged is None:
+            charged = release(self.vllm_version) >= (0, 20, 2)
+        return (self.cuda_graph_estimated or 0.0) if charged else 0.0
+
+    @property
+    def left_over(self) -> float | None:
+        """A = TM*U - M - N - G, bytes: what weights and the driver leave over; None if unknown."""
+        terms = (self.total_memory, self.gpu_memory_utilization, self.model_weights, self.non_torch)
+        if None in terms:
+            return None
+        total, utilization, weights, non_torch = terms
+        return total * utilization - weights - non_torch - self.graph_charge
+
+    def to_dict(self) -> dict:
+        """The record under its JSON names: GiB where the name ends in ``_gib``, None = unknown."""
+        return {name: column.to_json(getattr(self, column.attribute))
+                for name, column in COLUMNS.items()}
+
+
+@functools.cache
+def release(version: str | None) -> tuple[int, ...]:
+    """The numbers of a vLLM version, () if unknown: ``0.20.2rc1`` -> (0, 20, 2)."""
+    match = re.match(r"v?(\d+(?:\.\d+)*)", version or "")
+    return tuple(int(part) for part in match.group(1).split(".")) if match else ()
+
+
+# ---------------------------------------------------------------- launches.csv
+
+
+@dataclass(frozen=True)
+class Column:
+    """How one column is read; ``low`` and ``high`` are the bounds of a sensible value."""
+
+    attribute: str
+    kind: str
+    low: float | None = None
+    high: float | None = None
+
+    def parse(self, text: str):
+        """The cell's value, or ValueError with what would be right."""
+        if self.kind == "text":
+            return text
+        if self.kind == "list":
+            return tuple(text.split())
+        if self.kind == "status":
+            if text not in ("ok", "failed"):
+                raise ValueError(f"{text!r} is not a status; write ok or failed")
+            return text
+        if self.kind == "flag":
+            if text.lower() not in ("true", "false"):
+                raise ValueError(f"{text!r} is not true or false")
+            return text.lower() == "true"
+        if self.kind == "count":
+            value = parse_size(text)
+        else:
+            value = self._number(text)
+        if self.low is not None and value < self.low or self.high is not None and value > self.high:
+            raise ValueError(f"{text} is out of range; {self._range()}")
+        return value * GIB if self.kind == "gib" else value
+
+    def _number(self, text: str) -> float:
+        if not re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", text):
+            unit = "a number of GiB, such as 11.32" if self.kind == "gib" else "a number"
+            raise ValueError(f"{text!r} is not {unit}; leave the cell blank if it is unknown")
+        value = float(text)
+        if abs(value) > 1e9:
+            raise ValueError(f"{text} is out of range")
+        return value
+
+    def _range(self) -> str:
+        bounds = [f"at least {self.low:g}" if self.low is not None else "",
+                  f"at most {self.high:g}" if self.high is not None else ""]
+        return "it must be " + " and ".join(bound for bound in bounds if bound)
+
+    def to_json(self, value):
+        if self.kind == "list":
+            return list(value)
+        if self.kind == "gib" and value is not None:
+            return value / GIB
+        return value
+
+    def to_cell(self, value) -> str:
+        value = self.to_json(value)
+        if value is None:
+            return ""
+        if isinstance(value, list):
+            return " ".join(value)
+        if isinstance(value, bool):
+            return str(value).lower()
+        return repr(value) if isinstance(value, float) else str(value)
+
+
+_KINDS = {
+    "gpu_memory_utilization": ("number", 1e-9, 1), "max_concurrency": ("number", 0),
+    "status": ("status",), "cuda_graph_charged": ("flag",), "warnings": ("list",),
+    "total_memory": ("gib", 1e-9), "model_weights": ("gib", 0), "peak_activation": ("gib", 0),
+    "non_torch": ("gib",), "kv_cache": ("gib",), "cuda_graph": ("gib",),
+    "cuda_graph_estimated": ("gib",),
+}
+_TEXTS = ("source", "vllm_version", "model", "kv_cache_dtype", "error")
+
+
+def _columns() -> dict[str, Column]:
+    columns = {}
+    for item in fields(Launch):
+        if item.name == "where":
+            continue
+        kind = ("text",) if item.name in _TEXTS else _KINDS.get(item.name, ("count", 1))
+        columns[item.name + ("_gib" if kind[0] == "gib" else "")] = Column(item.name, *kind)
+    return columns
+
+
+COLUMNS = _columns()
+
+
+def locate(launches: str | os.PathLike) -> Path:
+    """The launches.csv meant by a file, a folder that holds one, or the name of a carried data set.
+
+    Raises InputError where there is none.
+    """
+    path = Path(launches)
+    if not path.exists() and path.parent == Path() and (DATA / path / "launches.csv").is_file():
+        path = DATA / path
+    if path.is_dir():
+        if not (path / "launches.csv").is_file():
+            raise InputError(f"{path}: no launches.csv in this folder")
+        path = path / "launches.csv"
+    if not path.exists():
+        carried = ", ".join(sorted(p.parent.name for p in DATA.glob("*/launches.csv")))
+        raise InputError(f"{path}: no such file, folder or data set (carried: {carried or 'none'})")
+    return path
+
+
+def read_launches(launches: str | os.PathLike) -> list[Launch]:
+    """Launches out of a launches.csv, a folder of one, or a carried data set's name.
+
+    Any subset of the columns in any order; ``#`` starts a comment line; a blank cell is unknown;
+    sizes may be written as ``80K``. Raises InputError ``FILE:LINE: what, and what would be right``.
+    """
+    path = locate(launches)
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError:
+        raise InputError(f"{path}: not a text file in UTF-8; expected a launches.csv") from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+    if "\0" in text:
+        raise InputError(f"{path}: holds NUL bytes; expected a launches.csv in UTF-8")
+    return parse_launches(text, str(path))
+
+
+def parse_launches(text: str, name: str = "launches.csv") -> list[Launch]:
+    """Launches out of the text of a launches.csv; ``name`` is the file's name in messages."""
+    header, launches = None, []
+    for line, cells in _rows(text, name):
+        if header is None:
+            header = _header(cells, f"{name}:{line}")
+            continue
+        where = f"{name}:{line}"
+        if len(cells) > len(header) and any(cells[len(header):]):
+            raise InputError(f"{where}: {len(cells)} cells, but the header names {len(header)} "
+                             "columns; a figure with a comma must stand in quotes")
+        values = {}
+        for column, cell in zip(header, cells):
+            if not cell:
+                continue
+            if not column:
+                raise InputError(f"{where}: {cell!r} stands in a column without a name")
+            try:
+                values[COLUMNS[column].attribute] = COLUMNS[column].parse(cell)
+            except ValueError as error:
+                raise InputError(f"{where}: {column}: {error}") from None
+        if values:
+            launches.append(Launch(**{"source": where, **values}, where=where))
+    if header is None:
+        raise InputError(f"{name}: empty; expected a header such as "
+                         "max_num_seqs,max_num_batched_tokens,kv_cache_gib")
+    if not launches:
+        raise InputError(f"{name}: a header but no launches below it")
+    return launches
+
+
+def _rows(text: str, name: str):
+    lines = [("" if line.lstrip().startswith("#") else line) for line in text.splitlines()]
+    reader = csv.reader(io.StringIO("\n".join(lines)), strict=True)
+    try:
+        for cells in reader:
+            cells = [cell.strip() for cell in cells]
+            if any(cells):
+                yield reader.line_num, cells
+    except csv.Error as error:
+        raise InputError(f"{name}:{reader.line_num}: not a CSV line ({error})") from None
+
+
+def _header(cells: list[str], where: str) -> list[str]:
+    for number, cell in enumerate(cells):
+        if cell and cell not in COLUMNS:
+            raise InputError(f"{where}: unknown column {cell!r}; known: {', '.join(COLUMNS)}")
+        if cell and cell in cells[:number]:
+            raise InputError(f"{where}: column {cell!r} stands twice")
+    return cells
+
+
+def write_launches(launches: list[Launch], path: str | os.PathLike) -> None:
+    """Write launches.csv with the columns that any launch fills; whole or not at all."""
+    used = [name for name, column in COLUMNS.items()
+            if any(getattr(launch, column.attribute) not in (None, ()) for launch in launches)]
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(used)
+    for launch in launches:
+        writer.writerow([COLUMNS[name].to_cell(getattr(launch, COLUMNS[name].attribute))
+                         for name in used])
+    write_whole(path, out.getvalue())
+
+
+def write_whole(path: str | os.PathLike, text: str) -> None:
+    """Write a text file whole or not at all: a temporary file beside it, then a rename."""
+    path = Path(path)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", newline="") as out:
+            out.write(text)
+        mask = os.umask(0)
+        os.umask(mask)
+        os.chmod(temporary, 0o666 & ~mask)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise

@@ -1,0 +1,313 @@
+"""From launches to the memory model: K1, a1, K2, a2, k with their covariance.
+
+Two routes lead there. ``peak_activation`` fits the printed P. ``kv_only`` fits the printed pool:
+since KV = A - P, differences of KV are differences of -P, and neither P nor N is needed. The KV
+cache size in tokens times the bytes of a token is usually the finest reading of the pool.
+The route with the smaller error is used.
+"""
+
+import math
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from uncertainties import UFloat, correlated_values
+
+from .branches import BranchFit, fit_branches, model_run, sampler_run
+from .checks import check_launches
+from .gaps import NextLaunch, missing_reasons, next_launches, poor_fit, within_rounding
+from .kv_cache import Shape, read_shape
+from .launches import Launch, Notice, locate, read_launches
+from .readings import Route, column, corrections_to_pool, kv_per_token, rounding, routes
+from .uncertain import UNKNOWN, exact, is_known, nominal, stderr
+from .units import GIB, InputError
+
+
+@dataclass(frozen=True)
+class FittedLaunch:
+    """One launch as the model sees it; bytes, None where the launches cannot say."""
+
+    launch: Launch
+    branch: str
+    peak_activation: float | None
+    kv_cache: float | None
+    residual: float
+
+
+@dataclass(frozen=True)
+class MemoryModel:
+    """P(B, C) = max(a1 + K1*B, a2 + K2*min(C, B) + k*B), and the pool A - G - P that it leaves.
+
+    Parameters are ``uncertainties`` numbers in bytes, correlated with one another, NaN where the
+    launches do not identify them (``reasons`` says why). ``model_headroom`` = A - a1 and
+    ``sampler_headroom`` = A - a2 are known without A where the pool was printed; ``left_over`` is
+    A + G = TM*U - M - N. ``kv_per_token`` is kappa; ``graph_charge`` is G.
+    """
+
+    route: str | None
+    k1: UFloat
+    a1: UFloat
+    k2: UFloat
+    a2: UFloat
+    k: UFloat
+    k_source: str
+    model_headroom: UFloat
+    sampler_headroom: UFloat
+    left_over: UFloat
+    kv_per_token: UFloat
+    graph_charge: float
+    block_size: int
+    launches: tuple[FittedLaunch, ...]
+    unit: float
+    chi2: float
+    dof: int
+    reasons: dict[str, str] = field(default_factory=dict)
+    next_launches: tuple[NextLaunch, ...] = ()
+    notices: tuple[Notice, ...] = ()
+
+    def pools(self, seqs, tokens) -> tuple[UFloat, UFloat]:
+        """Pool in bytes that the model run and that the sampler run would leave at (C, B)."""
+        model = self.model_headroom - self.graph_charge - model_run(tokens, self.k1, 0)
+        sampler = self.sampler_headroom - self.graph_charge - sampler_run(tokens, seqs, self.k2, 0,
+                                                                          self.k)
+        return model, sampler
+
+    def pool(self, seqs, tokens) -> UFloat:
+        """KV(B, C) = A - G - P(B, C), bytes: the smaller of the two pools."""
+        return min(self.pools(seqs, tokens), key=lambda pool: pool.n)
+
+    @property
+    def identified(self) -> bool:
+        """Both slopes and what is left over for the pool are known."""
+        return all(is_known(value) for value in (self.k1, self.k2, self.model_headroom,
+                                                 self.sampler_headroom))
+
+    def to_dict(self) -> dict:
+        """JSON of ``fit``: bytes, null where unknown."""
+        names = ("k1", "a1", "k2", "a2", "k")
+        return {
+            **{name: nominal(getattr(self, name)) for name in names},
+            "stderr": {name: stderr(getattr(self, name)) for name in names},
+            "k_source": self.k_source,
+            "route": self.route,
+            "chi2": self.chi2,
+            "degrees_of_freedom": self.dof,
+            "reasons": self.reasons,
+            "launches": [{
+                "source": fitted.launch.source,
+                "max_num_seqs": fitted.launch.max_num_seqs,
+                "max_num_batched_tokens": fitted.launch.max_num_batched_tokens,
+                "branch": fitted.branch,
+                "peak_activation_predicted_gib": in_gib(fitted.peak_activation),
+                "kv_cache_predicted_gib": in_gib(fitted.kv_cache),
+                "residual_gib": in_gib(fitted.residual),
+            } for fitted in self.launches],
+            "next_launches": [vars(launch) for launch in self.next_launches],
+            "warnings": list(dict.fromkeys(notice.name for notice in self.notices)),
+        }
+
+
+def in_gib(value: float | None) -> float | None:
+    return None if value is None or not math.isfinite(value) else value / GIB
+
+
+# ---------------------------------------------------------------- the fit
+
+
+def fit_memory_model(launches: list[Launch], shape: Shape | None = None) -> MemoryModel:
+    """Fit the memory model to any number of launches.
+
+    shape: what config.json says of the model (k, kappa), used where the launches alone do not tell.
+    Raises InputError where launches contradict each other; what they cannot tell is NaN, with the
+    reason and the next launch that would.
+    """
+    used, notices = _usable(launches)
+    notices += check_launches(used) if used else []
+    if not used:
+        return _nothing(notices)
+    kappa, disagreement = kv_per_token(used, shape)
+    notices += [disagreement] if disagreement else []
+    block_size = next((launch.block_size for launch in used if launch.block_size), 16)
+    corrections, error = corrections_to_pool(used, notices)
+    hidden = shape.hidden_state_bytes if shape else None
+    solved = [_solve(route, fit_branches(route.readings,
+                                         hidden / route.scale.n if hidden else None), hidden,
+                     used, corrections, kappa, block_size)
+              for route in routes(used, kappa, block_size, corrections, error)]
+    return _explain(min(solved, key=_uncertainty), notices) if solved else _nothing(notices)
+
+
+def model_of(sources, config=None) -> MemoryModel:
+    """Read launches (files, folders or carried sets: one fit) and config.json, and fit them.
+
+    config: a config.json; by default the one beside the first launches.csv, if there is one.
+    """
+    launches = [launch for source in sources for launch in read_launches(source)]
+    beside = locate(sources[0]).parent / "config.json"
+    if config is None and not beside.is_file():
+        return fit_memory_model(launches)
+
+    def first(name, default=None):
+        return next((v for launch in launches if (v := getattr(launch, name))), default)
+
+    shape = read_shape(config or beside, first("tensor_parallel_size", 1),
+                       first("pipeline_parallel_size", 1), first("kv_cache_dtype"))
+    return fit_memory_model(launches, shape)
+
+
+def _usable(launches: list[Launch]) -> tuple[list[Launch], list[Notice]]:
+    """Launches with B, C and a reading. C may be unknown where it is unknown in all of them."""
+    known_seqs = any(launch.max_num_seqs for launch in launches)
+    used, notices = [], []
+    for launch in launches:
+        lacking = [name for name in ("max_num_seqs", "max_num_batched_tokens")
+                   if getattr(launch, name) is None and (known_seqs or name != "max_num_seqs")]
+        if (launch.peak_activation, launch.kv_cache, launch.kv_cache_tokens) == (None,) * 3:
+            lacking.append("any of peak_activation_gib, kv_cache_gib and kv_cache_tokens")
+        if lacking:
+            notices.append(Notice("launch_not_used", f"{launch.where}: not used, because it lacks "
+                                  f"{' and '.join(lacking)}."))
+        else:
+            used.append(launch)
+    return used, notices
+
+
+def _nothing(notices) -> MemoryModel:
+    reason = ("no launch has max_num_seqs, max_num_batched_tokens and one of peak_activation_gib, "
+              "kv_cache_gib, kv_cache_tokens")
+    return MemoryModel(None, *[UNKNOWN] * 5, "unknown", *[UNKNOWN] * 4, 0.0, 16, (), 0.0, 0.0, 0,
+                       {name: reason for name in ("k1", "a1", "k2", "a2", "k")}, (), tuple(notices))
+
+
+def _uncertainty(model: MemoryModel) -> tuple:
+    """Routes in order: most identified first, then the smaller relative error of the slopes."""
+    unknown = sum(not is_known(value) for value in
+                  (model.k1, model.k2, model.model_headroom, model.sampler_headroom))
+    return unknown, sum(abs(slope.s / slope.n) for slope in (model.k1, model.k2)
+                        if is_known(slope) and slope.n)
+
+
+def _solve(route: Route, fit: BranchFit, hidden: float | None, used, corrections, kappa,
+           block_size) -> MemoryModel:
+    """Parameters with one covariance, in bytes, and what they leave for the pool."""
+    _refuse_falling_peaks(route, fit)
+    n = len(route.launches)
+    scale_up = max(1.0, fit.chi2 / fit.dof) if fit.dof > 0 else 1.0
+    gains, held = {}, {}
+    for branch, which in ((fit.model_branch, ~fit.sampler), (fit.sampler_branch, fit.sampler)):
+        if branch:
+            for row, name in enumerate(branch.names):
+                key = name if name != "level" else ("model" if branch is fit.model_branch
+                                                    else "sampler") + "_level"
+                gains[key] = np.zeros(n)
+                gains[key][which] = branch.fit.gain[row]
+                held[key] = branch.fit.params[row]
+    variance = route.readings.sigma**2 * scale_up
+    values = {**dict.fromkeys(("k1", "a1", "k2", "a2"), UNKNOWN), "k": UNKNOWN}
+    budget, budget_gain, budget_variance = _budget(route, used, corrections)
+    names = [*gains, "budget"]
+    rows = np.array([*gains.values(), budget_gain])
+    covariance = (rows * variance) @ rows.T
+    covariance[-1, -1] += budget_variance
+    if math.isnan(budget):
+        names, covariance = names[:-1], covariance[:-1, :-1]
+    fitted = correlated_values([*held.values(), budget][:len(names)], covariance)
+    values |= {name: value if name == "budget" else value * route.scale
+               for name, value in zip(names, fitted)}
+    left_over = values.pop("budget", UNKNOWN)
+    if fit.k_fitted:
+        k_source = "fitted"
+    else:
+        k_source = "config" if hidden else "assumed 0"
+        values["k"] = exact(hidden or 0.0)
+    if route.name == "peak_activation":
+        headroom = left_over - values["a1"], left_over - values["a2"]
+    else:
+        headroom = -values["a1"], -values["a2"]
+        values["a1"], values["a2"] = left_over + values["a1"], left_over + values["a2"]
+    charge = max(launch.graph_charge for launch in used)
+    predicted = fit.predicted * route.scale.n
+    measured = route.readings.y * route.scale.n
+    if route.name == "peak_activation":
+        peaks, residual = predicted, measured - predicted
+        pools = left_over.n - predicted
+    else:
+        peaks, residual = left_over.n + predicted, predicted - measured
+        pools = -predicted
+    offsets = dict(zip(map(id, used), corrections))
+    fitted_launches = tuple(
+        FittedLaunch(launch, "sampler" if fit.sampler[i] else "model", _finite(peaks[i]),
+                     _finite(pools[i] - offsets[id(launch)]), float(residual[i]))
+        for i, launch in enumerate(route.launches))
+    return MemoryModel(
+        route.name, *(values[name] for name in ("k1", "a1", "k2", "a2", "k")), k_source, *headroom,
+        left_over, kappa, charge, block_size, fitted_launches,
+        route.readings.unit * route.scale.n, fit.chi2, fit.dof)
+
+
+def _refuse_falling_peaks(route: Route, fit: BranchFit) -> None:
+    """No law can hold where P falls by more than rounding while neither B nor C falls."""
+    readings = route.readings
+    allowed = max(3 * readings.unit, 0.05 * np.ptp(readings.y))
+    if np.max(np.abs(readings.y - fit.predicted)) <= allowed / 2:
+        return
+    order = np.lexsort((readings.requests, readings.tokens))
+    for place, high in enumerate(order):
+        before = order[:place]
+        higher = before[(readings.requests[before] <= readings.requests[high])
+                        & (readings.y[before] > readings.y[high] + allowed)]
+        if len(higher):
+            low, high = route.launches[higher[0]], route.launches[high]
+            raise InputError(
+                f"{high.where}: the pool grows (the peak falls) from mns {low.max_num_seqs or '?'}, "
+                f"mnbt {low.max_num_batched_tokens} ({low.where}) to mns "
+                f"{high.max_num_seqs or '?'}, mnbt {high.max_num_batched_tokens}, but both only "
+                "rise: not launches of one server, or a figure is in the wrong row")
+
+
+def _budget(route: Route, used, corrections) -> tuple[float, np.ndarray, float]:
+    """A + G, its dependence on the route's readings, and the variance of its other terms.
+
+    The mean of KV + P + G where both are printed (it is what vLLM really divided), else
+    TM*U - M - N; NaN where neither is known.
+    """
+    n = len(route.launches)
+    peak, kv = column(used, "peak_activation"), column(used, "kv_cache")
+    both = np.isfinite(peak) & np.isfinite(kv)
+    if both.any():
+        total = float(np.mean((peak + kv + corrections)[both]))
+        errors = rounding(kv)**2 / 3
+        gain = np.zeros(n)
+        if route.name == "peak_activation":
+            mine = [i for i, launch in enumerate(used) if np.isfinite(peak[i])]
+            gain[:] = both[mine] / both.sum()
+        else:
+            errors += rounding(peak)**2 / 3
+        return total, gain, errors / both.sum()
+    terms = [column(used, name) for name in ("total_memory", "model_weights", "non_torch")]
+    utilization = column(used, "gpu_memory_utilization")
+    whole = terms[0] * utilization - terms[1] - terms[2]
+    if not np.isfinite(whole).any():
+        return math.nan, np.zeros(n), 0.0
+    variance = ((rounding(terms[0]) * np.nanmean(utilization))**2
+                + rounding(terms[1])**2 + rounding(terms[2])**2) / 3
+    return float(np.nanmean(whole)), np.zeros(n), variance
+
+
+def _finite(value) -> float | None:
+    return float(value) if math.isfinite(value) else None
+
+
+def _explain(model: MemoryModel, notices: list[Notice]) -> MemoryModel:
+    """Slopes within their rounding become unknown; each unknown gets a reason and a next launch."""
+    reasons = within_rounding(model)
+    for slope, intercept, headroom in (("k1", "a1", "model_headroom"),
+                                       ("k2", "a2", "sampler_headroom")):
+        if slope in reasons or not is_known(getattr(model, slope)):
+            model = replace(model, **dict.fromkeys((slope, intercept, headroom), UNKNOWN))
+    reasons = missing_reasons(model) | reasons
+    if model.k_source == "assumed 0" and any(f.branch == "sampler" for f in model.launches):
+        notices = [*notices, Notice(
+            "hidden_states_unknown", "k, the hidden states kept while the sampler runs, is taken as "
+            "0: the launches do not tell it. Give --config config.json (hidden size x bytes).")]
+    return replace(model, reasons=reasons, next_launches=tuple(next_launches(model)),
+                   notices=(*notices, *poor_fit(model)))

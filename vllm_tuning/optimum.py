@@ -1,0 +1,293 @@
+"""From the memory model and a workload to max_num_seqs and max_num_batched_tokens.
+
+Point C: the largest number of full requests that the pool holds, with the largest token budget
+that is free of charge, because there the model run and the sampler run have the same peak.
+"""
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+from uncertainties import UFloat, covariance_matrix
+
+from .four_launches import SeedAnswer, seed_answer
+from .launches import Notice
+from .memory_model import MemoryModel
+from .uncertain import is_known, nominal, stderr
+from .units import GIB
+from .workload import Workload
+
+CONFIDENCE = 0.95
+NORMAL_95 = 1.6448536269514722  # one-sided quantile of the normal distribution
+PRICED_BUDGETS = tuple(2**power for power in range(9, 16))  # 512 ... 32768
+
+
+def refined_point(model_headroom, sampler_headroom, kappa, k1, k2, k, length):
+    """(C*, B*) with intercepts and hidden states: the solution of the two balances
+
+        K1*B + a1 = K2*C + k*B + a2        (the two branches meet)
+        A - a1 - K1*B = L*kappa*C          (the pool holds C full requests)
+
+    model_headroom = A - a1 and sampler_headroom = A - a2, bytes. With a1 = a2 = k = 0 this is
+    ``four_launches.seed_point``.
+    """
+    request = length * kappa
+    gap = sampler_headroom - model_headroom
+    tokens = (model_headroom - request * gap / k2) / (request * (k1 - k) / k2 + k1)
+    return ((k1 - k) * tokens + gap) / k2, tokens
+
+
+# ---------------------------------------------------------------- the answer
+
+
+@dataclass(frozen=True)
+class Price:
+    """What a token budget costs: the pool it leaves and the requests that still fit."""
+
+    max_num_batched_tokens: int
+    kv_cache: float
+    kv_cache_tokens: int
+    max_num_seqs: int
+
+
+@dataclass(frozen=True)
+class Recommended:
+    """Integers that obey vLLM's rules and fit with 95 % confidence, and the pool to expect."""
+
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    kv_cache: float
+    kv_cache_tokens: int
+    kv_cache_tokens_stderr: float
+    concurrency: float
+
+
+@dataclass(frozen=True)
+class Optimum:
+    """The answer in three steps: the seed's closed form, the refined one, and the integers."""
+
+    model: MemoryModel
+    workload: Workload
+    method: SeedAnswer
+    max_num_seqs: UFloat | None = None
+    max_num_batched_tokens: UFloat | None = None
+    recommended: Recommended | None = None
+    reason: str | None = None
+    prices: tuple[Price, ...] = ()
+    notices: tuple[Notice, ...] = field(default=())
+
+    def to_dict(self) -> dict:
+        """JSON of ``recommend``: bytes and tokens, GiB where the name says so, null = unknown."""
+        model, seed = self.model, self.method
+        names = ("max_num_seqs", "max_num_batched_tokens", "k1", "k2", "a", "kv_bytes_per_token")
+        refined_names = ("k1", "a1", "k2", "a2", "k")
+        point = {"max_num_seqs": self.max_num_seqs,
+                 "max_num_batched_tokens": self.max_num_batched_tokens}
+        best = self.recommended
+        return {
+            "method": None if seed.reason else {
+                **{name: nominal(getattr(seed, name)) for name in names},
+                "stderr": {name: stderr(getattr(seed, name)) for name in names}},
+            "method_reason": seed.reason,
+            "refined": {
+                **{name: value and nominal(value) for name, value in point.items()},
+                **{name: nominal(getattr(model, name)) for name in refined_names},
+                "stderr": {**{name: value and stderr(value) for name, value in point.items()},
+                           **{name: stderr(getattr(model, name)) for name in refined_names}},
+                "route": model.route, "k_source": model.k_source},
+            "recommended": best and {
+                "max_num_seqs": best.max_num_seqs,
+                "max_num_batched_tokens": best.max_num_batched_tokens,
+                "kv_cache_gib": best.kv_cache / GIB,
+                "kv_cache_tokens": best.kv_cache_tokens,
+                "kv_cache_tokens_stderr": best.kv_cache_tokens_stderr,
+                "concurrency": best.concurrency,
+                "confidence": CONFIDENCE},
+            "recommended_reason": self.reason,
+            "reasons": model.reasons,
+            "prices": [{"max_num_batched_tokens": price.max_num_batched_tokens,
+                        "kv_cache_gib": price.kv_cache / GIB,
+                        "kv_cache_tokens": price.kv_cache_tokens,
+                        "max_num_seqs": price.max_num_seqs} for price in self.prices],
+            "next_launches": [vars(launch) for launch in model.next_launches],
+            "warnings": list(dict.fromkeys(notice.name for notice in self.notices)),
+            "explanations": [notice.text for notice in self.notices],
+        }
+
+
+    def to_yaml(self) -> str:
+        """A file for ``vllm serve --config``: the flags, and those of the launches it stands on."""
+        if self.recommended is None:
+            return f"# no recommendation: {self.reason}\n"
+        lines = [f"max-num-seqs: {self.recommended.max_num_seqs}",
+                 f"max-num-batched-tokens: {self.recommended.max_num_batched_tokens}"]
+        for name in ("gpu_memory_utilization", "max_model_len"):
+            values = {v for f in self.model.launches if (v := getattr(f.launch, name))}
+            if len(values) == 1:
+                lines.append(f"{name.replace('_', '-')}: {values.pop()}")
+        return "\n".join(lines) + "\n"
+
+
+def find_optimum(model: MemoryModel, workload: Workload) -> Optimum:
+    """The optimum of a memory model for a workload; what it cannot know is None with the reason."""
+    method = seed_answer(model.launches, workload.length)
+    notices = [*model.notices, *_scope(model, workload)]
+    reason = _no_answer(model)
+    if reason:
+        return Optimum(model, workload, method, reason=reason, notices=tuple(notices))
+    point = refined_point(model.model_headroom - model.graph_charge,
+                          model.sampler_headroom - model.graph_charge, model.kv_per_token,
+                          model.k1, model.k2, model.k, workload.length)
+    pool = _Pool(model, workload)
+    best = _recommend(pool)
+    if best is None:
+        reason = (f"not one request of {workload.length:,} tokens fits the pool with 95 % "
+                  "confidence: raise gpu_memory_utilization or shorten the requests")
+        notices.append(Notice("negative_pool", reason + "."))
+    else:
+        notices += _limits(model, best, point)
+    return Optimum(model, workload, method, *point, best, reason,
+                   tuple(_prices(pool)) if best else (), tuple(notices))
+
+
+def _no_answer(model: MemoryModel) -> str | None:
+    for name in ("k1", "k2"):
+        if not is_known(getattr(model, name)):
+            return f"{name.upper()} is not known: {model.reasons[name]}"
+    if not is_known(model.kv_per_token):
+        return ("the KV cache of one token is not known: needs kv_cache_gib beside kv_cache_tokens "
+                "in a launch, or --config config.json")
+    if not is_known(model.model_headroom):
+        return ("the pool is not known: no launch prints kv_cache_gib or kv_cache_tokens, and "
+                "total_memory_gib, gpu_memory_utilization, model_weights_gib, non_torch_gib are not "
+                "all given")
+    if model.k1.n <= model.k.n:
+        return ("K1 is not above k: keeping a token's hidden state costs more than running the "
+                "model on it; the launches contradict the law")
+    return None
+
+
+class _Pool:
+    """The pool at integer flags in tokens, with its error: linear in the model's parameters."""
+
+    def __init__(self, model: MemoryModel, workload: Workload):
+        self.model, self.block = model, model.block_size
+        self.request_blocks = workload.blocks(model.block_size)
+        self.quantile = _one_sided_quantile(model)
+        in_tokens = [value / model.kv_per_token for value in (
+            model.model_headroom - model.graph_charge, model.k1,
+            model.sampler_headroom - model.graph_charge, model.k2, model.k)]
+        self.values = np.array([value.n for value in in_tokens])
+        self.covariance = np.array(covariance_matrix(in_tokens))
+
+    def free_budget(self, seqs: int) -> int:
+        """The largest B >= C that is free of charge beside C = seqs."""
+        model_headroom, k1, sampler_headroom, k2, k = self.values
+        gap = sampler_headroom - model_headroom
+        return max(seqs, math.floor((k2 * seqs + gap) / (k1 - k)))
+
+    def tokens(self, seqs: int, budget: int, quantile: float = 0.0) -> float:
+        """Tokens of the pool at (C, B), less ``quantile`` standard errors; the smaller branch."""
+        return min(self._branches(seqs, budget, quantile))[0]
+
+    def stderr(self, seqs: int, budget: int) -> float:
+        return min(self._branches(seqs, budget, 0.0))[1]
+
+    def _branches(self, seqs, budget, quantile):
+        for slope in ((1.0, -budget, 0.0, 0.0, 0.0),
+                      (0.0, 0.0, 1.0, -min(seqs, budget), -budget)):
+            slope = np.array(slope)
+            error = math.sqrt(max(slope @ self.covariance @ slope, 0.0))
+            yield float(slope @ self.values) - quantile * error, error
+
+    def whole_tokens(self, seqs: int, budget: int) -> int:
+        return math.floor(self.tokens(seqs, budget) / self.block) * self.block
+
+    def fits(self, seqs: int, budget: int) -> bool:
+        """seqs full requests and the reserved block fit with 95 % confidence, in either branch."""
+        blocks = math.floor(self.tokens(seqs, budget, self.quantile) / self.block)
+        return blocks - 1 >= seqs * self.request_blocks
+
+    def most_requests(self, budget_of) -> int:
+        """The largest C that fits beside the budget ``budget_of(C)``; 0 if none does."""
+        low, high = 0, 1
+        while self.fits(high, budget_of(high)):
+            low, high = high, 2 * high
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if self.fits(middle, budget_of(middle)) else (low, middle)
+        return low
+
+
+def _one_sided_quantile(model: MemoryModel) -> float:
+    """95 % one-sided: normal for the printed rounding, Student's t where residuals set the error."""
+    if model.dof > 0 and model.chi2 > model.dof:
+        from scipy.special import stdtrit
+
+        return float(stdtrit(model.dof, CONFIDENCE))
+    return NORMAL_95
+
+
+def _recommend(pool: _Pool) -> Recommended | None:
+    seqs = pool.most_requests(pool.free_budget)
+    if not seqs:
+        return None
+    budget = pool.free_budget(seqs)
+    whole = pool.whole_tokens(seqs, budget)
+    return Recommended(seqs, budget, pool.model.pool(seqs, budget).n, whole,
+                       pool.stderr(seqs, budget), whole / pool.block / pool.request_blocks)
+
+
+def _prices(pool: _Pool):
+    for budget in PRICED_BUDGETS:
+        seqs = min(pool.most_requests(lambda _: budget), budget)
+        at = max(seqs, 1)
+        yield Price(budget, pool.model.pool(at, budget).n, max(0, pool.whole_tokens(at, budget)),
+                    seqs)
+
+
+def default_flags(total_memory) -> tuple[int, int]:
+    """(max_num_seqs, max_num_batched_tokens) that ``vllm serve`` takes where neither is given.
+
+    total_memory: bytes of one GPU. 1024 / 16384 from 160 GiB, 1024 / 8192 from 70 GiB, else
+    256 / 2048, as of vLLM 0.33 (``EngineArgs.get_batch_defaults`` in ``vllm/engine/arg_utils.py``).
+    A100 and GB10 take 256 / 2048 whatever their size, which the memory alone does not tell.
+
+    >>> default_flags(79.19 * GIB), default_flags(23.58 * GIB)
+    ((1024, 8192), (256, 2048))
+    """
+    if total_memory >= 160 * GIB:
+        return 1024, 16384
+    return (1024, 8192) if total_memory >= 70 * GIB else (256, 2048)
+
+
+# ---------------------------------------------------------------- scope and limits
+
+
+def _scope(model: MemoryModel, workload: Workload):
+    if workload.input_len > 4 * workload.output_len:
+        yield Notice("input_much_longer_than_output",
+                     f"Input ({workload.input_len:,}) is much longer than output "
+                     f"({workload.output_len:,}): the method is made for equal lengths and for "
+                     "short input with long output. Prefill sets the pace here; measure it.")
+    longest = max((f.launch.max_model_len or 0 for f in model.launches), default=0)
+    if longest and workload.length > longest:
+        yield Notice("beyond_max_model_len",
+                     f"A request of {workload.length:,} tokens is longer than max_model_len "
+                     f"{longest:,} of the launches: vLLM would refuse it. Launch with "
+                     f"--max-model-len {workload.length}.")
+
+
+def _limits(model: MemoryModel, best: Recommended, point):
+    if point[1].n < point[0].n:
+        yield Notice("mnbt_at_least_mns",
+                     "The branches meet at fewer tokens than requests, and vLLM refuses "
+                     "max_num_batched_tokens < max_num_seqs: solved on the edge where they are "
+                     "equal.")
+    for flag, value in (("max_num_seqs", best.max_num_seqs),
+                        ("max_num_batched_tokens", best.max_num_batched_tokens)):
+        tried = [v for f in model.launches if (v := getattr(f.launch, flag))]
+        if tried and not min(tried) <= value <= max(tried):
+            yield Notice("beyond_launches",
+                         f"{flag} {value:,} lies outside the launches ({min(tried):,} to "
+                         f"{max(tried):,}): extrapolated, so make a check launch there.")

@@ -1,0 +1,116 @@
+"""The answer and the fit as text of at most 80 columns; ``paint(text, **style)`` colours it."""
+
+import math
+import textwrap
+
+from .memory_model import MemoryModel
+from .optimum import Optimum
+from .uncertain import is_known
+from .units import GIB
+
+WIDTH = 80
+
+
+def plain(text: str, **_style) -> str:
+    return text
+
+
+def with_error(value, digits: int = 0) -> str:
+    """``310.3 +- 0.2``: as many digits as the standard error leaves meaningful; ``?`` if unknown."""
+    if value is None or not is_known(value):
+        return "?"
+    if value.s > 0:
+        digits = max(0, min(digits + 6, 1 - math.floor(math.log10(value.s))))
+        return f"{value.n:,.{digits}f} +- {value.s:,.{digits}f}"
+    return f"{value.n:,.{digits}f}"
+
+
+def answer_text(optimum: Optimum, paint=plain) -> str:
+    """The recommended flags, the pool to expect, the three steps, prices and warnings."""
+    lines = [paint(f"Requests of {optimum.workload.input_len:,} + {optimum.workload.output_len:,} "
+                   f"= {optimum.workload.length:,} tokens", bold=True), ""]
+    best, model = optimum.recommended, optimum.model
+    if best:
+        lines += [
+            paint(f"  --max-num-seqs {best.max_num_seqs} "
+                  f"--max-num-batched-tokens {best.max_num_batched_tokens}", bold=True, fg="green"),
+            "",
+            f"  {best.kv_cache_tokens:,} +- {best.kv_cache_tokens_stderr:,.0f} tokens of KV cache "
+            f"to expect ({best.kv_cache / GIB:.2f} GiB):",
+            f"  {best.concurrency:,.1f} full requests, so {best.max_num_seqs} at once never preempt "
+            "(95 % confidence)",
+        ]
+    else:
+        lines += _wrap("No recommendation. " + optimum.reason + ".", paint, fg="yellow")
+    lines += ["", *_steps(optimum)]
+    if best:
+        lines += ["", "What a larger prefill budget costs (mnbt: mns that still fit):",
+                  *_wrap(", ".join(f"{price.max_num_batched_tokens}: {price.max_num_seqs}"
+                                   for price in optimum.prices), plain)]
+    return "\n".join([*lines, *_next_steps(model, paint), *_warnings(optimum.notices, paint)])
+
+
+def _steps(optimum: Optimum) -> list[str]:
+    seed, best = optimum.method, optimum.recommended
+    rows = [("", "max-num-seqs", "max-num-batched-tokens"),
+            ("four-launch method", *(["-"] * 2 if seed.reason else
+                                     map(with_error, (seed.max_num_seqs,
+                                                      seed.max_num_batched_tokens)))),
+            ("refined", *(with_error(value) if value is not None else "-" for value in
+                          (optimum.max_num_seqs, optimum.max_num_batched_tokens))),
+            ("recommended", *((f"{best.max_num_seqs:,}", f"{best.max_num_batched_tokens:,}")
+                              if best else ("-", "-")))]
+    return [f"  {name:<20}{seqs:>24}{tokens:>28}".rstrip() for name, seqs, tokens in rows]
+
+
+def fit_text(model: MemoryModel, paint=plain) -> str:
+    """Parameters with their standard errors, then each launch with its branch and residual."""
+    lines = [paint("P(B, C) = max(a1 + K1*B, a2 + K2*min(C, B) + k*B)", bold=True), ""]
+    for name, unit in (("k1", "bytes per token"), ("a1", "bytes"), ("k2", "bytes per request"),
+                       ("a2", "bytes"), ("k", "bytes per token")):
+        value = getattr(model, name)
+        symbol = name.upper() if name in ("k1", "k2") else name
+        note = f" ({model.k_source})" if name == "k" else ""
+        if is_known(value):
+            lines.append(f"  {symbol:<3}{with_error(value):>30} {unit}{note}")
+        else:
+            lines += _wrap(f"{symbol:<3} not known: {model.reasons.get(name, '')}", paint,
+                           fg="yellow")
+    if model.route:
+        lines += ["", f"  from {'the printed peak' if model.route == 'peak_activation' else 'KV'}, "
+                  f"chi2 {model.chi2:.3g} on {model.dof} degrees of freedom", "",
+                  f"  {'mns':>7}{'mnbt':>9}  {'branch':<9}{'P GiB':>9}{'KV GiB':>10}"
+                  f"{'residual MiB':>15}"]
+    for fitted in model.launches[:40]:
+        launch = fitted.launch
+        figures = [f"{figure / GIB:.3f}" if figure is not None else "-"
+                   for figure in (fitted.peak_activation, fitted.kv_cache)]
+        lines.append(f"  {launch.max_num_seqs or '-':>7}{launch.max_num_batched_tokens:>9}  "
+                     f"{fitted.branch:<9}{figures[0]:>9}{figures[1]:>10}"
+                     f"{fitted.residual / 2**20:>+15.3f}")
+    if len(model.launches) > 40:
+        lines.append(f"  ... and {len(model.launches) - 40} more (all with --json)")
+    return "\n".join([*lines, *_next_steps(model, paint), *_warnings(model.notices, paint)])
+
+
+def _next_steps(model: MemoryModel, paint) -> list[str]:
+    if not model.next_launches:
+        return []
+    return ["", paint("Launch next, all else equal:", bold=True),
+            *(f"  --max-num-seqs {n.max_num_seqs} --max-num-batched-tokens "
+              f"{n.max_num_batched_tokens}   # {n.why.split(':')[0]}" for n in model.next_launches)]
+
+
+def _warnings(notices, paint) -> list[str]:
+    lines = []
+    for notice in notices[:12]:
+        lines += ["", *_wrap(f"{notice.name}: {notice.text}", paint, fg="yellow")]
+    if len(notices) > 12:
+        lines += ["", f"  ... and {len(notices) - 12} more warnings (all with --json)"]
+    return lines
+
+
+def _wrap(text: str, paint, **style) -> list[str]:
+    lines = textwrap.wrap(text, WIDTH - 2, initial_indent="  ", subsequent_indent="  ",
+                          break_on_hyphens=False)
+    return [paint(line, **style) for line in lines]

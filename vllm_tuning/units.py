@@ -1,0 +1,59 @@
+"""Units, and the one kind of error a reader of this package's messages meets.
+
+Inside the package memory is in bytes and lengths are in tokens; GiB (2**30 bytes) appears only
+where a person reads or writes. vLLM prints GiB everywhere, also where an old line says "GB".
+"""
+
+import re
+
+import numpy as np
+
+GIB = 2**30
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)([kmgtKMGT]?)\Z")
+_SUFFIX = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12,
+           "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+
+
+class InputError(ValueError):
+    """What is wrong with an input, where, and what would be right: one line for a person."""
+
+
+def parse_size(text: str) -> int:
+    """Tokens or requests as vLLM's command line reads them: ``80K`` = 81,920, ``80k`` = 80,000.
+
+    Upper-case suffixes are powers of 1024 and take whole numbers only; lower-case ones are powers
+    of 1000 and may carry a fraction (``1.5k``). Raises ValueError with what would be right.
+
+    >>> parse_size("80K"), parse_size("80k"), parse_size("8192")
+    (81920, 80000, 8192)
+    """
+    match = _SIZE.match(text.strip().replace(",", ""))
+    if not match:
+        raise ValueError(f"{text.strip()!r} is not a count; write 8192, 8k (8,000) or 8K (8,192)")
+    number, suffix = match.groups()
+    if "." in number and suffix not in ("k", "m", "g", "t"):
+        raise ValueError(f"{text.strip()!r} is not a whole number; only k, m, g, t take a fraction")
+    value = float(number) * _SUFFIX[suffix] if "." in number else int(number) * _SUFFIX[suffix]
+    if value != int(value):
+        raise ValueError(f"{text.strip()!r} is not a whole number")
+    return int(value)
+
+
+def printed_half_width(values) -> float:
+    """Half the width of the last printed digit of a column of GiB figures, in bytes.
+
+    The column's width is that of its most precise value, because vLLM drops trailing zeros
+    (3.6 beside 2.85 is +- 0.005); vLLM prints 0.01 GiB or finer. Figures that are exact bytes
+    divided by 2**30 carry so many digits that half a byte is left.
+
+    values: GiB figures in bytes (a GiB figure times 2**30 is exact, so its digits survive).
+
+    >>> printed_half_width([3.6 * GIB, 2.85 * GIB]) / GIB
+    0.005
+    """
+    gib = np.asarray(values, dtype=float) / GIB
+    for digits in range(2, 11):
+        if np.all(np.rint(gib * 10.0**digits) / 10.0**digits == gib):
+            return 0.5 * 10.0**-digits * GIB
+    return 0.5
