@@ -33,9 +33,9 @@ def least_squares(design, y, sigma=1.0) -> LeastSquares:
     design (n, p), y (n,), sigma scalar or (n,). The covariance is (X^T W X)^-1, not scaled by the
     residuals. Raises numpy.linalg.LinAlgError where the columns are linearly dependent.
     """
-    weight = 1.0 / np.broadcast_to(np.asarray(sigma, dtype=float), np.shape(y))
+    weight = np.broadcast_to(1.0 / np.asarray(sigma, dtype=float), np.shape(y))
     weighted = design * weight[:, None]
-    norms = np.sqrt(np.einsum("ij,ij->j", weighted, weighted))
+    norms = np.sqrt(np.sum(weighted**2, axis=0))
     if not np.all(norms > 0):
         raise np.linalg.LinAlgError("a column is zero")
     q, r = np.linalg.qr(weighted / norms)
@@ -198,7 +198,7 @@ def _starts(readings: Readings) -> list[np.ndarray]:
     add(np.ones(len(tokens), bool))
     points = sorted(set(zip(tokens.tolist(), requests.tolist())))
     if len(points) > _EXHAUSTIVE:
-        for edge in np.sort(ratio)[np.linspace(0, len(ratio) - 1, 5).astype(int)]:
+        for edge in np.quantile(ratio, (0.25, 0.5, 0.75), method="nearest"):
             add(ratio >= edge)
     else:
         for values in (ratio, requests, -tokens):
@@ -274,8 +274,8 @@ def fit_branches(readings: Readings, k: float | None = None) -> BranchFit:
     """
     sample = readings
     if len(readings.y) > 256:
-        order = np.argsort(readings.requests / readings.tokens, kind="stable")
-        sample = readings.subset(order[np.linspace(0, len(order) - 1, 128).astype(int)])
+        order = np.argsort(readings.requests / readings.tokens)
+        sample = readings.subset(order[np.linspace(0, len(order) - 1, 96).astype(int)])
     held = 0.0 if k is None else k
     known = {}
     starts = _starts(sample)
@@ -293,7 +293,7 @@ def fit_branches(readings: Readings, k: float | None = None) -> BranchFit:
 
 def _settle_k(readings: Readings, best: BranchFit, held: float) -> BranchFit:
     """With the branches settled: fit k, keep it where it is known, else hold it."""
-    free = _evaluate(readings, best.sampler, held, True)
+    free = best if best.k_fitted else _evaluate(readings, best.sampler, held, True)
     if free.k_fitted and np.isfinite(free.chi2):
         scale = max(1.0, free.chi2 / free.dof) if free.dof > 0 else 1.0
         error = np.sqrt(free.sampler_branch.fit.covariance[2, 2] * scale)
