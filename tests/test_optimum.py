@@ -9,7 +9,7 @@ from scipy.stats import norm, t
 from vllm_tuning.kv_cache import Shape
 from vllm_tuning.launches import Launch, parse_launches
 from vllm_tuning.memory_model import fit_memory_model, model_of
-from vllm_tuning.optimum import CONFIDENCE, NORMAL_95, find_optimum
+from vllm_tuning.optimum import CONFIDENCE, NORMAL_95, find_optimum, one_sided_quantile
 from vllm_tuning.units import GIB
 from vllm_tuning.workload import Workload
 
@@ -122,13 +122,21 @@ def test_the_edge_where_the_budget_may_not_fall_below_the_requests():
     assert best.max_num_seqs == pytest.approx(a * GIB / (k1 + 16 * 4096), rel=0.001)
 
 
+def test_without_chunked_prefill_the_budget_holds_the_longest_prompt():
+    model = model_of(["llama-3-8b-2-layers"])  # max_model_len 2048
+    chunked, whole = (find_optimum(model, Workload(16, 1984), chunked_prefill=on).recommended
+                      for on in (True, False))
+    assert chunked.max_num_batched_tokens >= 2048 and whole == chunked
+    long = find_optimum(law(FOUR, 20, 150e3, 3e6), Workload(60_000, 1000), chunked_prefill=False)
+    assert long.recommended.max_num_batched_tokens == 61_000
+
+
 def test_student_t_where_residuals_set_the_error():
     pairs = [*FOUR, (256, 512), (16, 8192)]
     noisy = law(pairs, 20, 150e3, 3e6, seed=4)
     assert noisy.chi2 > noisy.dof == 2
-    from vllm_tuning.optimum import _one_sided_quantile
-    assert _one_sided_quantile(noisy) == pytest.approx(t.ppf(0.95, 2))
-    assert _one_sided_quantile(law(FOUR, 20, 150e3, 3e6)) == NORMAL_95
+    assert one_sided_quantile(noisy) == pytest.approx(t.ppf(0.95, 2))
+    assert one_sided_quantile(law(FOUR, 20, 150e3, 3e6)) == NORMAL_95
 
 
 def names(optimum):

@@ -246,7 +246,7 @@ def _choose(readings: Readings, candidates: list[BranchFit]) -> BranchFit:
     spread = np.ptp(readings.y)
 
     def off(fit):
-        return np.max(np.abs(readings.y - fit.predicted), initial=0.0)
+        return np.max(np.abs(readings.y - fit.predicted)) if np.isfinite(fit.chi2) else np.inf
 
     def cost(fit):
         """Parameters, dearer for a free k: it can tilt one plane through both branches."""

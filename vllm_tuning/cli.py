@@ -73,7 +73,9 @@ def fit(launches, config, as_json):
 @_config
 @_json
 @click.option("--yaml", "as_yaml", is_flag=True, help="A file for vllm serve --config.")
-def recommend(launches, input_len, output_len, config, as_json, as_yaml):
+@click.option("--no-chunked-prefill", "chunked_prefill", is_flag=True, default=True,
+              flag_value=False, help="The server runs without it: mnbt >= max_model_len.")
+def recommend(launches, input_len, output_len, config, as_json, as_yaml, chunked_prefill):
     """The flags for requests of a given length, with the pool to expect."""
     from .memory_model import model_of
     from .optimum import find_optimum
@@ -82,7 +84,8 @@ def recommend(launches, input_len, output_len, config, as_json, as_yaml):
 
     if as_json and as_yaml:
         raise click.UsageError("--json and --yaml exclude each other")
-    optimum = find_optimum(model_of(launches, config), Workload(input_len, output_len))
+    optimum = find_optimum(model_of(launches, config), Workload(input_len, output_len),
+                           chunked_prefill)
     if as_yaml:
         click.echo(optimum.to_yaml(), nl=False)
     else:

@@ -88,7 +88,7 @@ def next_launches(model: MemoryModel) -> list[NextLaunch]:
     wanted = []
     if not is_known(model.k2):
         tokens = min((l.max_num_batched_tokens for l in group["sampler"]), default=1024)
-        seqs = sorted({min(l.max_num_seqs, tokens) for l in group["sampler"]})
+        seqs = sorted({min(l.max_num_seqs or 1, tokens) for l in group["sampler"]})
         if not seqs:
             pairs = [(256, tokens), (1024, tokens)]
         elif seqs[0] >= 256:

@@ -262,6 +262,10 @@ def _refuse_falling_peaks(route: Route, fit: BranchFit) -> None:
                 f"mnbt {low.max_num_batched_tokens} ({low.where}) to mns "
                 f"{high.max_num_seqs or '?'}, mnbt {high.max_num_batched_tokens}, but both only "
                 "rise: not launches of one server, or a figure is in the wrong row")
+    if not math.isfinite(fit.chi2):
+        raise InputError(f"{route.launches[0].where}: no law that grows with max_num_seqs and "
+                         "max_num_batched_tokens fits this launch and those below it: not launches "
+                         "of one server, or a figure is in the wrong row")
 
 
 def _budget(route: Route, used, corrections) -> tuple[float, np.ndarray, float]:

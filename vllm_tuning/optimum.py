@@ -128,8 +128,11 @@ class Optimum:
         return "\n".join(lines) + "\n"
 
 
-def find_optimum(model: MemoryModel, workload: Workload) -> Optimum:
-    """The optimum of a memory model for a workload; what it cannot know is None with the reason."""
+def find_optimum(model: MemoryModel, workload: Workload, chunked_prefill=True) -> Optimum:
+    """The optimum of a memory model for a workload; what it cannot know is None with the reason.
+
+    chunked_prefill: where it is off, vLLM refuses a token budget below max_model_len.
+    """
     method = seed_answer(model.launches, workload.length)
     notices = [*model.notices, *_scope(model, workload)]
     reason = _no_answer(model)
@@ -138,7 +141,7 @@ def find_optimum(model: MemoryModel, workload: Workload) -> Optimum:
     point = refined_point(model.model_headroom - model.graph_charge,
                           model.sampler_headroom - model.graph_charge, model.kv_per_token,
                           model.k1, model.k2, model.k, workload.length)
-    pool = _Pool(model, workload)
+    pool = _Pool(model, workload, 1 if chunked_prefill else _longest(model, workload))
     best = _recommend(pool)
     if best is None:
         reason = (f"not one request of {workload.length:,} tokens fits the pool with 95 % "
@@ -170,10 +173,10 @@ def _no_answer(model: MemoryModel) -> str | None:
 class _Pool:
     """The pool at integer flags in tokens, with its error: linear in the model's parameters."""
 
-    def __init__(self, model: MemoryModel, workload: Workload):
-        self.model, self.block = model, model.block_size
+    def __init__(self, model: MemoryModel, workload: Workload, least_budget: int):
+        self.model, self.block, self.least_budget = model, model.block_size, least_budget
         self.request_blocks = workload.blocks(model.block_size)
-        self.quantile = _one_sided_quantile(model)
+        self.quantile = one_sided_quantile(model)
         in_tokens = [value / model.kv_per_token for value in (
             model.model_headroom - model.graph_charge, model.k1,
             model.sampler_headroom - model.graph_charge, model.k2, model.k)]
@@ -181,10 +184,10 @@ class _Pool:
         self.covariance = np.array(covariance_matrix(in_tokens))
 
     def free_budget(self, seqs: int) -> int:
-        """The largest B >= C that is free of charge beside C = seqs."""
+        """The largest B that is free of charge beside C = seqs, but no less than vLLM allows."""
         model_headroom, k1, sampler_headroom, k2, k = self.values
         gap = sampler_headroom - model_headroom
-        return max(seqs, math.floor((k2 * seqs + gap) / (k1 - k)))
+        return max(seqs, self.least_budget, math.floor((k2 * seqs + gap) / (k1 - k)))
 
     def tokens(self, seqs: int, budget: int, quantile: float = 0.0) -> float:
         """Tokens of the pool at (C, B), less ``quantile`` standard errors; the smaller branch."""
@@ -219,7 +222,7 @@ class _Pool:
         return low
 
 
-def _one_sided_quantile(model: MemoryModel) -> float:
+def one_sided_quantile(model: MemoryModel) -> float:
     """95 % one-sided: normal for the printed rounding, Student's t where residuals set the error."""
     if model.dof > 0 and model.chi2 > model.dof:
         from scipy.special import stdtrit
@@ -270,12 +273,18 @@ def _scope(model: MemoryModel, workload: Workload):
                      f"Input ({workload.input_len:,}) is much longer than output "
                      f"({workload.output_len:,}): the method is made for equal lengths and for "
                      "short input with long output. Prefill sets the pace here; measure it.")
-    longest = max((f.launch.max_model_len or 0 for f in model.launches), default=0)
+    longest = _longest(model)
     if longest and workload.length > longest:
         yield Notice("beyond_max_model_len",
                      f"A request of {workload.length:,} tokens is longer than max_model_len "
                      f"{longest:,} of the launches: vLLM would refuse it. Launch with "
                      f"--max-model-len {workload.length}.")
+
+
+def _longest(model: MemoryModel, workload: Workload | None = None) -> int:
+    """max_model_len of the launches, tokens; that of the requests where it is not given, else 0."""
+    return max((f.launch.max_model_len or 0 for f in model.launches), default=0) or (
+        workload.length if workload else 0)
 
 
 def _limits(model: MemoryModel, best: Recommended, point):

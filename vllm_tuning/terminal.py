@@ -41,8 +41,10 @@ def answer_text(optimum: Optimum, paint=plain) -> str:
             "(95 % confidence)",
         ]
     else:
-        lines += _wrap("No recommendation. " + optimum.reason + ".", paint, fg="yellow")
-    lines += ["", *_steps(optimum)]
+        lines += [*_wrap("No recommendation. " + optimum.reason + ".", paint, fg="yellow"), "",
+                  *_parameters(model, paint)]
+    if best or not optimum.method.reason:
+        lines += ["", *_steps(optimum)]
     if best:
         lines += ["", "What a larger prefill budget costs (mnbt: mns that still fit):",
                   *_wrap(", ".join(f"{price.max_num_batched_tokens}: {price.max_num_seqs}"
@@ -63,9 +65,8 @@ def _steps(optimum: Optimum) -> list[str]:
     return [f"  {name:<20}{seqs:>24}{tokens:>28}".rstrip() for name, seqs, tokens in rows]
 
 
-def fit_text(model: MemoryModel, paint=plain) -> str:
-    """Parameters with their standard errors, then each launch with its branch and residual."""
-    lines = [paint("P(B, C) = max(a1 + K1*B, a2 + K2*min(C, B) + k*B)", bold=True), ""]
+def _parameters(model: MemoryModel, paint) -> list[str]:
+    lines = []
     for name, unit in (("k1", "bytes per token"), ("a1", "bytes"), ("k2", "bytes per request"),
                        ("a2", "bytes"), ("k", "bytes per token")):
         value = getattr(model, name)
@@ -76,6 +77,13 @@ def fit_text(model: MemoryModel, paint=plain) -> str:
         else:
             lines += _wrap(f"{symbol:<3} not known: {model.reasons.get(name, '')}", paint,
                            fg="yellow")
+    return lines
+
+
+def fit_text(model: MemoryModel, paint=plain) -> str:
+    """Parameters with their standard errors, then each launch with its branch and residual."""
+    lines = [paint("P(B, C) = max(a1 + K1*B, a2 + K2*min(C, B) + k*B)", bold=True), "",
+             *_parameters(model, paint)]
     if model.route:
         lines += ["", f"  from {'the printed peak' if model.route == 'peak_activation' else 'KV'}, "
                   f"chi2 {model.chi2:.3g} on {model.dof} degrees of freedom", "",
@@ -96,9 +104,11 @@ def fit_text(model: MemoryModel, paint=plain) -> str:
 def _next_steps(model: MemoryModel, paint) -> list[str]:
     if not model.next_launches:
         return []
+    flags = [f"--max-num-seqs {n.max_num_seqs} --max-num-batched-tokens {n.max_num_batched_tokens}"
+             for n in model.next_launches]
     return ["", paint("Launch next, all else equal:", bold=True),
-            *(f"  --max-num-seqs {n.max_num_seqs} --max-num-batched-tokens "
-              f"{n.max_num_batched_tokens}   # {n.why.split(':')[0]}" for n in model.next_launches)]
+            *(f"  {flag:<{max(map(len, flags))}}   # {n.why.split(':')[0]}"
+              for flag, n in zip(flags, model.next_launches))]
 
 
 def _warnings(notices, paint) -> list[str]:
