@@ -13,15 +13,15 @@ from matplotlib import ticker
 from uncertainties import unumpy
 
 from .branches import model_run, peak_activation, sampler_run
-from .optimum import _one_sided_quantile, default_flags, find_optimum, refined_point
+from .optimum import one_sided_quantile, default_flags, find_optimum, refined_point
 from .uncertain import is_known
 from .units import GIB
 
 INK, GREY = "#222222", "#8a8a8a"
 LOOK = {  # colour of Okabe and Ito, hatch, line style, marker
     "weights": ("#0072B2", None, "-", "D"),
-    "non-torch": (GREY, "....", ":", "v"),
-    "weights and non-torch": ("#0072B2", "....", "-", "D"),
+    "non-torch": (GREY, "||||", ":", "v"),
+    "weights and non-torch": ("#0072B2", "||||", "-", "D"),
     "model run": ("#D55E00", "\\\\\\\\", "--", "s"),
     "sampler run": ("#009E73", "////", "-.", "o"),
     "either run": ("#E69F00", "++", "-", "d"),
@@ -97,22 +97,13 @@ def branch_of(model, fitted) -> str:
 
 def _curves(model, max_num_seqs, max_num_batched_tokens):
     """(model run, sampler run) in GiB, as P or as the pool each leaves; NaN where unknown."""
-    seqs, tokens = np.broadcast_arrays(np.asarray(max_num_seqs, float),
-                                       np.asarray(max_num_batched_tokens, float))
+    seqs, tokens = np.broadcast_arrays(max_num_seqs, max_num_batched_tokens)
     if shows_pool(model):
         pair = map(unumpy.nominal_values, model.pools(seqs, tokens))
     else:
         pair = (model_run(tokens, model.k1.n, model.a1.n),
                 sampler_run(tokens, seqs, model.k2.n, model.a2.n, model.k.n))
     return [curve / GIB for curve in pair]
-
-
-def _reading(model, fitted):
-    """A launch's reading on the axis of ``_curves``, GiB: its prediction and its residual."""
-    if shows_pool(model):
-        return (fitted.kv_cache + fitted.residual) / GIB
-    sign = 1 if model.route == "peak_activation" else -1
-    return (fitted.peak_activation + sign * fitted.residual) / GIB
 
 
 def _draw_law(ax, model, optimum, along, held):
@@ -157,7 +148,9 @@ def _draw_launches(ax, model, along, held, level, named):
                    key=lambda f: getattr(f.launch, along))
     for fitted in drawn:
         x, mine = getattr(fitted.launch, along), getattr(fitted.launch, held)
-        branch, y = branch_of(model, fitted), _reading(model, fitted)
+        predicted = fitted.kv_cache if shows_pool(model) else fitted.peak_activation
+        flip = -1 if model.route == "kv_only" and not shows_pool(model) else 1
+        y, branch = (predicted + flip * fitted.residual) / GIB, branch_of(model, fitted)
         colour, _, _, marker = LOOK[branch]
         hollow = mine not in (level, None)
         ax.errorbar(x, y, model.unit / 2 / GIB, fmt=marker, ms=6, color=colour, capsize=3, zorder=5,
@@ -173,13 +166,11 @@ def _draw_launches(ax, model, along, held, level, named):
     if high - low < 0.02 * high:
         low, high = 0.98 * low, 1.02 * high
     ax.set_ylim(low if shows_pool(model) else 0, high)
-    missing = {name.upper(): model.reasons[name] for name in ("k1", "k2")
-               if not is_known(getattr(model, name))}
-    if len(missing) == 2 and missing["K1"] == missing["K2"]:
-        missing = {"K1, K2": missing["K1"]}
-    _say(ax, " ".join(f"{name} not known: {reason}." for name, reason in missing.items()) + (
-        f" Error bars: printed rounding, ±{model.unit / 2 / GIB:.2g} GiB, hidden where smaller than "
-        "the marker." if drawn else f" No launch gives its {along}, so none is drawn."))
+    unknown = [f"{name.upper()} is not known: {model.reasons[name]}." for name in ("k1", "k2")
+               if not is_known(getattr(model, name))]
+    _say(ax, " ".join([*unknown, f"Error bars: printed rounding, ±{model.unit / 2 / GIB:.2g} GiB, "
+                       "hidden where smaller than the marker." if drawn else
+                       f"No launch gives its {along}, so none is drawn."]))
 
 
 def residuals(model, ax=None):
@@ -221,7 +212,7 @@ def budget_bars(model, optimum, ax=None):
     """
     ax = _axes(ax, 2.6)
     ax.set_xlabel("memory of one GPU (GiB)")
-    bars = [(label, *bar) for label, *rest in _bars(model, optimum) if (bar := _parts(model, *rest))]
+    bars = [bar for bar in _bars(model, optimum) if bar]
     if not bars:
         return _say(ax, "No bar: it needs the pool and the peak of a launch, and total_memory_gib "
                     "with gpu_memory_utilization, or model_weights_gib with non_torch_gib.", True)
@@ -251,44 +242,37 @@ def budget_bars(model, optimum, ax=None):
 
 
 def _bars(model, optimum):
-    """(label, run that sets P, P, pool) of each bar, bytes; None where not known."""
-    best, total = optimum.recommended, _printed(model, "total_memory")
-    if best:
-        flags = [("recommended", best.max_num_seqs, best.max_num_batched_tokens)]
-        for label, seqs, tokens in flags + [("vLLM default", *default_flags(total or 0))] * bool(total):
-            by_model, by_sampler = (pool.n for pool in model.pools(seqs, tokens))
-            peak = peak_activation(tokens, seqs, *(getattr(model, name).n for name in
-                                                   ("k1", "a1", "k2", "a2", "k")))
-            yield (f"{label}\nmns {seqs:,} / mnbt {tokens:,}",
-                   "model run" if by_model <= by_sampler else "sampler run",
-                   None if math.isnan(peak) else float(peak), min(by_model, by_sampler))
-        return
-    printed = sorted((f for f in model.launches if f.launch.kv_cache is not None),
-                     key=lambda f: -f.launch.kv_cache)
-    for fitted in dict.fromkeys(printed[i] for i in (0, -1) if printed):
-        seqs, tokens = fitted.launch.max_num_seqs, fitted.launch.max_num_batched_tokens
-        yield (f"as launched\nmns {f'{seqs:,}' if seqs else '?'} / mnbt {tokens:,}",
-               branch_of(model, fitted), fitted.launch.peak_activation, fitted.launch.kv_cache)
-
-
-def _printed(model, name):
-    return next((value for f in model.launches if (value := getattr(f.launch, name)) is not None),
-                None)
-
-
-def _parts(model, branch, peak, pool):
-    """({name: bytes}, ceiling, total) of one bar; None where the balance cannot be drawn."""
-    total, share, weights, non_torch = (_printed(model, name) for name in (
-        "total_memory", "gpu_memory_utilization", "model_weights", "non_torch"))
-    rest = {branch: peak, "CUDA graphs": model.graph_charge, "KV cache": pool}
+    """(label, {segment: bytes}, ceiling, total) of each bar; None where it cannot be drawn."""
+    best = optimum.recommended
+    total, share, weights, non_torch = (
+        next((v for f in model.launches if (v := getattr(f.launch, name)) is not None), None)
+        for name in ("total_memory", "gpu_memory_utilization", "model_weights", "non_torch"))
     ceiling = total * share if total and share else None
-    if None in (peak, pool) or (None in (weights, non_torch) and not ceiling):
-        return None
-    if None in (weights, non_torch):
-        parts = {"weights and non-torch": ceiling - sum(rest.values()), **rest}
+
+    def bar(label, seqs, tokens, branch, peak, pool):
+        if peak is None or math.isnan(peak) or (None in (weights, non_torch) and not ceiling):
+            return None
+        parts = {branch: peak, "CUDA graphs": model.graph_charge, "KV cache": pool}
+        if None in (weights, non_torch):
+            parts = {"weights and non-torch": ceiling - sum(parts.values()), **parts}
+        else:
+            parts = {"weights": weights, "non-torch": non_torch, **parts}
+        return (f"{label}\nmns {seqs or 0:,} / mnbt {tokens:,}".replace("mns 0", "mns ?"), parts,
+                ceiling or sum(parts.values()), total if ceiling else None)
+
+    if best:
+        flags = {"recommended": (best.max_num_seqs, best.max_num_batched_tokens)}
+        for label, pair in {**flags, **({"vLLM default": default_flags(total)} if total else {})}.items():
+            pools = dict(zip(("model run", "sampler run"), (p.n for p in model.pools(*pair))))
+            branch = min(pools, key=pools.get)
+            yield bar(label, *pair, branch, peak_activation(*pair[::-1], *(
+                getattr(model, name).n for name in ("k1", "a1", "k2", "a2", "k"))), pools[branch])
     else:
-        parts = {"weights": weights, "non-torch": non_torch, **rest}
-    return parts, ceiling or sum(parts.values()), total if ceiling else None
+        printed = sorted((f for f in model.launches if f.launch.kv_cache is not None),
+                         key=lambda f: -f.launch.kv_cache)
+        for f in dict.fromkeys(printed[:1] + printed[-1:]):
+            yield bar("as launched", f.launch.max_num_seqs, f.launch.max_num_batched_tokens,
+                      branch_of(model, f), f.launch.peak_activation, f.launch.kv_cache)
 
 
 def price_list(optimum, ax=None):
@@ -326,7 +310,7 @@ def sensitivity(model, workload, ax=None):
     seqs, tokens = (np.array(values) for values in zip(*(refined_point(
         model.model_headroom - model.graph_charge, model.sampler_headroom - model.graph_charge,
         model.kv_per_token, model.k1, model.k2, model.k, length) for length in lengths)))
-    middle, half = unumpy.nominal_values(seqs), _one_sided_quantile(model) * unumpy.std_devs(seqs)
+    middle, half = unumpy.nominal_values(seqs), one_sided_quantile(model) * unumpy.std_devs(seqs)
     thin = " (thinner than the line)" * bool(np.all(half < 0.004 * middle.max()))
     ax.fill_between(lengths, middle - half, middle + half, color="#0072B2", alpha=0.25, lw=0,
                     label=f"95 % bounds of C*{thin}")

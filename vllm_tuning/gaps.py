@@ -1,17 +1,14 @@
-"""What the launches cannot tell: the reason, and the next launch that would tell it."""
+"""What the launches cannot tell: the reason, and the next launch that would tell it.
 
-from __future__ import annotations
+``model`` is a MemoryModel throughout.
+"""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from .branches import SIGNIFICANT
 from .launches import Launch, Notice
 from .uncertain import is_known
 from .units import GIB
-
-if TYPE_CHECKING:
-    from .memory_model import MemoryModel
 
 _AXIS = {"k1": "max_num_batched_tokens", "k2": "max_num_seqs"}
 
@@ -25,7 +22,7 @@ class NextLaunch:
     why: str
 
 
-def within_rounding(model: MemoryModel) -> dict[str, str]:
+def within_rounding(model) -> dict[str, str]:
     """Slopes that the rounding of the readings could explain alone, with the sentence."""
     return {slope: f"the readings differ by no more than their rounding, so the slope with {axis} "
                    f"is not known ({value.n:,.0f} +- {value.s:,.0f} bytes)"
@@ -33,7 +30,7 @@ def within_rounding(model: MemoryModel) -> dict[str, str]:
             if is_known(value := getattr(model, slope)) and value.n < SIGNIFICANT * value.s}
 
 
-def missing_reasons(model: MemoryModel) -> dict[str, str]:
+def missing_reasons(model) -> dict[str, str]:
     """Why each parameter that is NaN is not identified."""
     reasons = {}
     for slope, intercept in (("k1", "a1"), ("k2", "a2")):
@@ -47,7 +44,7 @@ def missing_reasons(model: MemoryModel) -> dict[str, str]:
     return reasons
 
 
-def _missing_slope(model: MemoryModel, slope: str) -> str:
+def _missing_slope(model, slope: str) -> str:
     axis = _AXIS[slope]
     branch = "model" if slope == "k1" else "sampler"
     other = "sampler" if slope == "k1" else "model"
@@ -68,7 +65,7 @@ def _missing_slope(model: MemoryModel, slope: str) -> str:
             f"({', '.join(f'{value:,}' for value in sorted(values))})")
 
 
-def poor_fit(model: MemoryModel):
+def poor_fit(model):
     """A notice where a launch is off the law by more than rounding explains."""
     worst = max(model.launches, key=lambda fitted: abs(fitted.residual))
     peaks = [f.kv_cache for f in model.launches if f.kv_cache is not None] or [
@@ -80,7 +77,7 @@ def poor_fit(model: MemoryModel):
                      "max_num_seqs >= 128, on an idle GPU.")
 
 
-def next_launches(model: MemoryModel) -> list[NextLaunch]:
+def next_launches(model) -> list[NextLaunch]:
     """The launches that would identify what is missing: group 1 moves C, group 2 moves B."""
     seen = {(f.launch.max_num_seqs, f.launch.max_num_batched_tokens) for f in model.launches}
     group = {branch: [f.launch for f in model.launches if f.branch == branch]

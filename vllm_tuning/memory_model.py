@@ -224,24 +224,24 @@ def _solve(route: Route, fit: BranchFit, hidden: float | None, used, corrections
     else:
         headroom = -values["a1"], -values["a2"]
         values["a1"], values["a2"] = left_over + values["a1"], left_over + values["a2"]
-    charge = max(launch.graph_charge for launch in used)
-    predicted = fit.predicted * route.scale.n
-    measured = route.readings.y * route.scale.n
-    if route.name == "peak_activation":
-        peaks, residual = predicted, measured - predicted
-        pools = left_over.n - predicted
-    else:
-        peaks, residual = left_over.n + predicted, predicted - measured
-        pools = -predicted
-    offsets = dict(zip(map(id, used), corrections))
-    fitted_launches = tuple(
-        FittedLaunch(launch, "sampler" if fit.sampler[i] else "model", _finite(peaks[i]),
-                     _finite(pools[i] - offsets[id(launch)]), float(residual[i]))
-        for i, launch in enumerate(route.launches))
     return MemoryModel(
         route.name, *(values[name] for name in ("k1", "a1", "k2", "a2", "k")), k_source, *headroom,
-        left_over, kappa, charge, block_size, fitted_launches,
+        left_over, kappa, max(launch.graph_charge for launch in used), block_size,
+        _fitted_launches(route, fit, left_over.n, dict(zip(map(id, used), corrections))),
         route.readings.unit * route.scale.n, fit.chi2, fit.dof)
+
+
+def _fitted_launches(route: Route, fit: BranchFit, left_over: float, corrections: dict[int, float]):
+    """Branch, predicted peak and pool, and measured - predicted in the route's own quantity."""
+    predicted, measured = fit.predicted * route.scale.n, route.readings.y * route.scale.n
+    if route.name == "peak_activation":
+        peaks, pools, residual = predicted, left_over - predicted, measured - predicted
+    else:
+        peaks, pools, residual = left_over + predicted, -predicted, predicted - measured
+    return tuple(
+        FittedLaunch(launch, "sampler" if fit.sampler[i] else "model", _finite(peaks[i]),
+                     _finite(pools[i] - corrections[id(launch)]), float(residual[i]))
+        for i, launch in enumerate(route.launches))
 
 
 def _refuse_falling_peaks(route: Route, fit: BranchFit) -> None:
