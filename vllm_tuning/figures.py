@@ -9,11 +9,11 @@ import textwrap
 from collections import Counter
 
 import numpy as np
-from matplotlib import ticker
+from matplotlib import pyplot as plt, ticker
 from uncertainties import unumpy
 
 from .branches import model_run, peak_activation, sampler_run
-from .optimum import one_sided_quantile, default_flags, find_optimum, refined_point
+from .optimum import default_flags, find_optimum, one_sided_quantile, refined_point
 from .uncertain import is_known
 from .units import GIB
 
@@ -42,17 +42,12 @@ STAR = {"marker": "*", "ms": 15, "color": INK, "mec": "white", "ls": "none", "zo
 
 def _axes(ax, height=3.4):
     """The given Axes, or those of a new pyplot figure 7 inches wide."""
-    if ax is None:
-        import matplotlib.pyplot as plt
-
-        with plt.rc_context(STYLE):
-            ax = plt.subplots(figsize=(7, height), layout="constrained")[1]
-    return ax
+    with plt.rc_context(STYLE):
+        return ax or plt.subplots(figsize=(7, height), layout="constrained")[1]
 
 
 def _say(ax, text, instead=False):
     """Sentences above the axes, where they cover nothing; ``instead`` of any data."""
-    text = text.strip()
     ax.set_title(textwrap.fill(text[:1].upper() + text[1:], 104), fontsize=8, color="#555555",
                  loc="left")
     if instead:
@@ -62,20 +57,17 @@ def _say(ax, text, instead=False):
 
 def _legend(ax, ncols=3, below=4.4):
     """One entry a label, ``below`` the axes by so many ems."""
-    once = {label: getattr(handle, "lines", [handle])[0]
-            for handle, label in zip(*ax.get_legend_handles_labels())}
-    if once:
-        ax.legend(once.values(), once, loc="upper center", bbox_to_anchor=(0.5, 0), ncols=ncols,
-                  borderaxespad=below)
+    once = {label: getattr(h, "lines", [h])[0] for h, label in zip(*ax.get_legend_handles_labels())}
+    ax.legend(once.values(), once, loc="upper center", bbox_to_anchor=(0.5, 0), ncols=ncols,
+              borderaxespad=below)
     return ax
 
 
 def figure_1(model, optimum, ax=None):
     """P against max_num_seqs at the recommended token budget: the method's Figure 1, with point C.
 
-    Without an answer: at the budget of most launches. Launches stand where they were measured;
-    hollow ones had another budget and lie on the thin line of the law there. Where P is known only
-    up to a constant (``shows_pool``) the pool that it leaves is drawn instead.
+    Without an answer: at the budget of most launches. Hollow launches had another budget and lie
+    on the thin line of the law there. Where ``shows_pool``: the pool instead of P.
     """
     return _draw_law(_axes(ax), model, optimum, "max_num_seqs", "max_num_batched_tokens")
 
@@ -107,70 +99,63 @@ def _curves(model, max_num_seqs, max_num_batched_tokens):
 
 
 def _draw_law(ax, model, optimum, along, held):
-    best, symbol, larger = optimum.recommended, "P", np.fmax
-    if shows_pool(model):
-        symbol, larger = "pool", np.fmin
+    best, pool = optimum.recommended, shows_pool(model)
+    symbol, larger, word = ("pool", np.fmin, "smaller") if pool else ("P", np.fmax, "larger")
     tried = [value for f in model.launches if (value := getattr(f.launch, along))]
     levels = Counter(value for f in model.launches if (value := getattr(f.launch, held)))
     level = getattr(best, held) if best else max(levels, key=lambda v: (levels[v], v), default=1)
-    mark = [getattr(best, along)] if best else []
-    right = max([1.6 * value for value in mark] + [1.06 * value for value in tried] or [256])
-    x = np.unique(np.r_[np.linspace(0, right, 129), tried, mark])
-    curves = dict(zip(("model run", "sampler run"), _curves(model, **{along: x, held: level})))
-    curves = {name: curve for name, curve in curves.items() if np.isfinite(curve).all()}
-    if len(curves) == 2:
-        ax.plot(x, larger(*curves.values()), color=INK, lw=4, alpha=0.3,
-                label=f"{symbol}, the {'smaller' if symbol == 'pool' else 'larger'} of both")
-    for name, curve in curves.items():
+    mark = getattr(best, along) if best else 0
+    right = max(1.6 * mark, 1.06 * max(tried, default=0)) or 256
+    x = np.unique(np.r_[np.linspace(0, right), tried, mark, np.minimum([level, *levels], right)])
+    runs = zip(("model run", "sampler run"), _curves(model, **{along: x, held: level}))
+    runs = {name: curve for name, curve in runs if np.isfinite(curve).all()}
+    if len(runs) == 2:
+        ax.plot(x, larger(*runs.values()), color=INK, lw=4, alpha=0.3,
+                label=f"{symbol}, the {word} of both")
+    for name, curve in runs.items():
         ax.plot(x, curve, LOOK[name][2], color=LOOK[name][0], lw=1.7, label=name)
-    others = sorted(set(levels) - {level}) if curves else []
+    others = sorted(set(levels) - {level}) if runs else []
     for value in others:
         ax.plot(x, larger(*_curves(model, **{along: x, held: value})), color=GREY, lw=0.8, zorder=1,
-                label=f"{symbol} at {SHORT[held]} {others[0]:,}" + f" to {others[-1]:,}"
-                      * (len(others) > 1))
-    ax.set(xlim=(0, right), xlabel=LABEL[along], ylabel="KV cache pool (GiB)" if symbol == "pool"
-           else "peak activation, P (GiB)")
+                label=f"{symbol} at another {SHORT[held]}")
+    ax.set(xlim=(0, right), xlabel=LABEL[along],
+           ylabel="KV cache pool (GiB)" if pool else "peak activation, P (GiB)")
+    ax.xaxis.set_major_formatter(THOUSANDS)
     _draw_launches(ax, model, along, held, level, set(others if len(others) <= 4 else []))
     if best:
         height = larger(*_curves(model, best.max_num_seqs, best.max_num_batched_tokens))
-        ax.plot(*mark, height, **STAR, label="recommended (point C)")
+        ax.plot(mark, height, **STAR, label="recommended (point C)")
         ax.annotate(f"C: mns {best.max_num_seqs:,}, mnbt {best.max_num_batched_tokens:,}\n"
-                    f"{symbol} = {height:.3g} GiB", (*mark, height), zorder=7, color=INK,
-                    xytext=(12, 12 if symbol == "pool" else -12), textcoords="offset points",
-                    va="bottom" if symbol == "pool" else "top")
-    ax.xaxis.set_major_formatter(THOUSANDS)
+                    f"{symbol} = {height:.3g} GiB", (mark, height), (12, 12 if pool else -12),
+                    textcoords="offset points", va="bottom" if pool else "top", zorder=7)
     return _legend(ax)
 
 
 def _draw_launches(ax, model, along, held, level, named):
     """Launches where they were measured: filled at ``level``, hollow elsewhere, with rounding."""
-    drawn = sorted((f for f in model.launches if getattr(f.launch, along)),
-                   key=lambda f: getattr(f.launch, along))
-    for fitted in drawn:
+    pool = shows_pool(model)
+    sign = 1 if pool == (model.route == "kv_only") else -1  # the residual is that of the reading
+    drawn = [f for f in model.launches if getattr(f.launch, along)]
+    for fitted in sorted(drawn, key=lambda f: getattr(f.launch, along)):
         x, mine = getattr(fitted.launch, along), getattr(fitted.launch, held)
-        predicted = fitted.kv_cache if shows_pool(model) else fitted.peak_activation
-        flip = -1 if model.route == "kv_only" and not shows_pool(model) else 1
-        y, branch = (predicted + flip * fitted.residual) / GIB, branch_of(model, fitted)
-        colour, _, _, marker = LOOK[branch]
-        hollow = mine not in (level, None)
-        ax.errorbar(x, y, model.unit / 2 / GIB, fmt=marker, ms=6, color=colour, capsize=3, zorder=5,
-                    mfc="white" if hollow else colour,
+        y = (fitted.kv_cache if pool else fitted.peak_activation) + sign * fitted.residual
+        branch, hollow = branch_of(model, fitted), mine not in (level, None)
+        ax.errorbar(x, y / GIB, model.unit / 2 / GIB, fmt=LOOK[branch][3], color=LOOK[branch][0],
+                    ms=6, mfc="white" if hollow else LOOK[branch][0], capsize=3, zorder=5,
                     label=f"launch, {branch}" + f", other {SHORT[held]}" * hollow)
         if mine in named:
             named.remove(mine)
-            left = x < ax.get_xlim()[1] / 2
-            ax.annotate(f"{SHORT[held]} {mine:,}", (x, y), (7 if left else -7, 4), color="#555555",
-                        textcoords="offset points", fontsize=7, ha="left" if left else "right",
-                        bbox={"fc": "white", "ec": "none", "pad": 0.6, "alpha": 0.8}, zorder=4)
+            side, shift = ("left", 7) if x < ax.get_xlim()[1] / 2 else ("right", -7)
+            ax.annotate(f"{SHORT[held]} {mine:,}", (x, y / GIB), (shift, 4), fontsize=7, ha=side,
+                        textcoords="offset points", color="#555555", zorder=4,
+                        bbox={"fc": "white", "ec": "none", "pad": 0.6, "alpha": 0.8})
     low, high = ax.get_ylim()
-    if high - low < 0.02 * high:
-        low, high = 0.98 * low, 1.02 * high
-    ax.set_ylim(low if shows_pool(model) else 0, high)
-    unknown = [f"{name.upper()} is not known: {model.reasons[name]}." for name in ("k1", "k2")
-               if not is_known(getattr(model, name))]
-    _say(ax, " ".join([*unknown, f"Error bars: printed rounding, ±{model.unit / 2 / GIB:.2g} GiB, "
-                       "hidden where smaller than the marker." if drawn else
-                       f"No launch gives its {along}, so none is drawn."]))
+    ax.set_ylim(*((0.995 * low, 1.005 * high) if pool else (0, 1.04 * high)))
+    notes = [f"{name.upper()} is not known: {model.reasons[name]}." for name in ("k1", "k2")
+             if not is_known(getattr(model, name))]
+    notes.append(f"Error bars: printed rounding, ±{model.unit / 2 / GIB:.2g} GiB, hidden where "
+                 "smaller than the marker." if drawn else f"No launch gives its {along}.")
+    _say(ax, " ".join(notes))
 
 
 def residuals(model, ax=None):
@@ -179,12 +164,11 @@ def residuals(model, ax=None):
     widest = max([model.unit / 2, *(abs(f.residual) for f in model.launches)])
     size, unit = next((scale for scale in ((GIB, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
                        if widest >= scale[0] / 10), (1, "bytes"))
-    read = "KV cache pool" if model.route == "kv_only" else "peak activation"
-    ax.set(xlabel="launch: mns (requests) / mnbt (tokens)",
-           ylabel=f"measured - predicted\n{read} ({unit})")
+    ax.set(xlabel="launch: mns (requests) / mnbt (tokens)", ylabel="measured - predicted\n" + (
+        "KV cache pool" if model.route == "kv_only" else "peak activation") + f" ({unit})")
     if not model.launches:
         return _say(ax, "No launch could be used.", instead=True)
-    half = model.unit / 2 / size
+    half, flags = model.unit / 2 / size, []
     ax.axhspan(-half, half, color="#dddddd", label=f"printed rounding, ±{half:.3g} {unit}")
     ax.axhline(0, color=INK, lw=0.8)
     for i, fitted in enumerate(model.launches):
@@ -192,14 +176,12 @@ def residuals(model, ax=None):
         ax.plot([i, i], [0, fitted.residual / size], color=LOOK[branch][0], lw=1.2)
         ax.plot(i, fitted.residual / size, LOOK[branch][3], color=LOOK[branch][0],
                 label=f"{branch} sets P")
-    names = [f"{f.launch.max_num_seqs or '?'}/{f.launch.max_num_batched_tokens}"
-             for f in model.launches]
-    many = len(names) > 10
-    ax.set_xticks(range(len(names)), names, rotation=90 * many, fontsize=6.5 if many else 8)
-    ax.grid(axis="x", visible=False)
-    ax.set(xlim=(-0.6, len(names) - 0.4), ylim=(-1.25 * widest / size, 1.25 * widest / size))
+        flags.append(f"{fitted.launch.max_num_seqs or '?'}/{fitted.launch.max_num_batched_tokens}")
+    many = len(flags) > 10
+    ax.set_xticks(range(len(flags)), flags, rotation=90 * many, fontsize=6.5 if many else 8)
+    ax.set(xlim=(-0.6, len(flags) - 0.4), ylim=(-1.25 * widest / size, 1.25 * widest / size))
     if model.dof <= 0:
-        _say(ax, "As many parameters as launches: the law passes through all, so this tests nothing.")
+        _say(ax, "As many parameters as launches: the law passes through all, which tests nothing.")
     return _legend(ax, below=7.5 if many else 4.4)
 
 
@@ -207,21 +189,19 @@ def budget_bars(model, optimum, ax=None):
     """One GPU's memory as stacked bars, GiB: at the recommended flags and at vLLM's default flags.
 
     Without an answer: the launches with the largest and the smallest pool, as printed. Weights and
-    non-torch memory that are not printed are one segment, total x utilization less the rest; where
-    that is not known either, a sentence takes the bar's place.
+    non-torch memory that are not both printed are one segment, total x utilization less the rest.
     """
     ax = _axes(ax, 2.6)
     ax.set_xlabel("memory of one GPU (GiB)")
-    bars = [bar for bar in _bars(model, optimum) if bar]
+    bars = list(_bars(model, optimum))
     if not bars:
         return _say(ax, "No bar: it needs the pool and the peak of a launch, and total_memory_gib "
                     "with gpu_memory_utilization, or model_weights_gib with non_torch_gib.", True)
-    whole = max(max(sum(parts.values()), total or 0) for _, parts, _, total in bars) / GIB
+    whole = max(np.fmax(sum(parts.values()), total) for _, parts, _, total in bars) / GIB
     for y, (_, parts, ceiling, total) in enumerate(bars):
         left = last = 0.0
         for name, size in ((name, size / GIB) for name, size in parts.items() if size > 0):
-            colour, hatch, _, _ = LOOK[name]
-            ax.barh(y, size, 0.5, left, color=colour, hatch=hatch, edgecolor="white", lw=0.5,
+            ax.barh(y, size, 0.5, left, color=LOOK[name][0], hatch=LOOK[name][1], ec="w", lw=0.5,
                     label=f"activation ({name})" if name.endswith("run") else name)
             where = (left + size / 2, y)
             if size < 0.06 * whole:
@@ -231,48 +211,44 @@ def budget_bars(model, optimum, ax=None):
             ax.text(*where, f"{size:.2f}", ha="center", va="center", fontsize=8,
                     bbox={"fc": "white", "ec": "none", "pad": 1, "alpha": 0.85})
             left += size
-        if total:
+        if total > ceiling:
             ax.barh(y, (total - ceiling) / GIB, 0.5, ceiling / GIB, fc="none", ec=GREY, ls=":",
                     label=f"above the utilization ceiling, {(total - ceiling) / GIB:.2f} GiB")
         ax.plot([ceiling / GIB] * 2, [y - 0.32, y + 0.32], color=INK, lw=1.5)
     ax.set_yticks(range(len(bars)), [label for label, *_ in bars])
-    ax.grid(axis="y", visible=False)
     ax.set(ylim=(len(bars) - 0.5, -0.7), xlim=(0, 1.02 * whole))
     return _legend(ax)
 
 
 def _bars(model, optimum):
-    """(label, {segment: bytes}, ceiling, total) of each bar; None where it cannot be drawn."""
-    best = optimum.recommended
+    """(label, {segment: bytes}, ceiling, total) of each bar that can be drawn; total may be NaN."""
+    best, states = optimum.recommended, []
     total, share, weights, non_torch = (
-        next((v for f in model.launches if (v := getattr(f.launch, name)) is not None), None)
+        next((v for f in model.launches if (v := getattr(f.launch, name)) is not None), math.nan)
         for name in ("total_memory", "gpu_memory_utilization", "model_weights", "non_torch"))
-    ceiling = total * share if total and share else None
-
-    def bar(label, seqs, tokens, branch, peak, pool):
-        if peak is None or math.isnan(peak) or (None in (weights, non_torch) and not ceiling):
-            return None
-        parts = {branch: peak, "CUDA graphs": model.graph_charge, "KV cache": pool}
-        if None in (weights, non_torch):
-            parts = {"weights and non-torch": ceiling - sum(parts.values()), **parts}
-        else:
-            parts = {"weights": weights, "non-torch": non_torch, **parts}
-        return (f"{label}\nmns {seqs or 0:,} / mnbt {tokens:,}".replace("mns 0", "mns ?"), parts,
-                ceiling or sum(parts.values()), total if ceiling else None)
-
     if best:
-        flags = {"recommended": (best.max_num_seqs, best.max_num_batched_tokens)}
-        for label, pair in {**flags, **({"vLLM default": default_flags(total)} if total else {})}.items():
-            pools = dict(zip(("model run", "sampler run"), (p.n for p in model.pools(*pair))))
-            branch = min(pools, key=pools.get)
-            yield bar(label, *pair, branch, peak_activation(*pair[::-1], *(
-                getattr(model, name).n for name in ("k1", "a1", "k2", "a2", "k"))), pools[branch])
+        flags = [("recommended", best.max_num_seqs, best.max_num_batched_tokens),
+                 ("vLLM default", *default_flags(total))]
+        for label, seqs, tokens in flags[:1 + (total > 0)]:
+            pools = dict(zip(("model run", "sampler run"), model.pools(seqs, tokens)))
+            branch = min(pools, key=lambda run: pools[run].n)
+            peak = peak_activation(tokens, seqs, model.k1.n, model.a1.n, model.k2.n, model.a2.n,
+                                   model.k.n)
+            states.append((label, seqs, tokens, branch, peak, pools[branch].n))
     else:
-        printed = sorted((f for f in model.launches if f.launch.kv_cache is not None),
-                         key=lambda f: -f.launch.kv_cache)
-        for f in dict.fromkeys(printed[:1] + printed[-1:]):
-            yield bar("as launched", f.launch.max_num_seqs, f.launch.max_num_batched_tokens,
-                      branch_of(model, f), f.launch.peak_activation, f.launch.kv_cache)
+        printed = [f for f in model.launches if f.launch.kv_cache is not None]
+        printed.sort(key=lambda f: -f.launch.kv_cache)
+        states = [("as launched", f.launch.max_num_seqs, f.launch.max_num_batched_tokens, branch_of(
+            model, f), f.launch.peak_activation or math.nan, f.launch.kv_cache)
+            for f in printed[::max(1, len(printed) - 1)]]
+    for label, seqs, tokens, branch, peak, pool in states:
+        rest = {branch: peak, "CUDA graphs": model.graph_charge, "KV cache": pool}
+        fixed = {"weights": weights, "non-torch": non_torch} if weights + non_torch > 0 else {
+            "weights and non-torch": total * share - sum(rest.values())}
+        whole = sum(fixed.values()) + sum(rest.values())
+        if math.isfinite(whole):
+            yield (f"{label}\nmns {f'{seqs:,}' if seqs else '?'} / mnbt {tokens:,}", fixed | rest,
+                   total * share if total * share > 0 else whole, total)
 
 
 def price_list(optimum, ax=None):
@@ -290,21 +266,15 @@ def price_list(optimum, ax=None):
             label=f"recommended: mns {best.max_num_seqs:,}, mnbt {best.max_num_batched_tokens:,}")
     ax.set_xticks(budgets, [f"{price.max_num_batched_tokens:,}" for price in optimum.prices])
     ax.set_ylim(0, 1.15 * max(*fit, best.max_num_seqs))
-    ax.yaxis.set_major_formatter(THOUSANDS)
-    ax.grid(axis="x", visible=False)
     return _legend(ax)
 
 
 def sensitivity(model, workload, ax=None):
-    """C* (left) and B* (right) against the length of a request, a quarter to four times the given.
-
-    The band lies between the lower and the upper 95 % bound of C*, each one-sided; the lower one is
-    what the recommendation keeps to.
-    """
+    """C* (left) and B* (right) against request length; the band: one-sided 95 % bounds of C*."""
     ax, optimum = _axes(ax, 3.0), find_optimum(model, workload)
     ax.set(xlabel="length of a finished request, L = input + output (tokens)",
            ylabel="C* (requests at once)")
-    if optimum.max_num_seqs is None:
+    if optimum.max_num_seqs is None or optimum.max_num_seqs.n <= 0:
         return _say(ax, f"No curve: {optimum.reason}.", instead=True)
     lengths = workload.length * 2.0 ** np.linspace(-2, 2, 65)
     seqs, tokens = (np.array(values) for values in zip(*(refined_point(
@@ -315,9 +285,7 @@ def sensitivity(model, workload, ax=None):
     ax.fill_between(lengths, middle - half, middle + half, color="#0072B2", alpha=0.25, lw=0,
                     label=f"95 % bounds of C*{thin}")
     ax.plot(lengths, middle, color="#0072B2", lw=1.8, label="C*, left axis")
-    ax.plot(workload.length, optimum.max_num_seqs.n, **STAR,
-            label=f"given: {workload.length:,} tokens")
-    ax.axvline(workload.length, color=INK, lw=0.9, ls=":")
+    ax.axvline(workload.length, color=INK, ls=":", label=f"given: {workload.length:,} tokens")
     ax.plot([], [], "--", color="#D55E00", lw=1.6, label="B*, right axis")
     right = ax.twinx()
     right.plot(lengths, unumpy.nominal_values(tokens), "--", color="#D55E00", lw=1.6)
@@ -325,8 +293,7 @@ def sensitivity(model, workload, ax=None):
     right.spines.right.set_visible(True)
     right.grid(visible=False)
     ax.set_xscale("log", base=2)
-    ax.set_xticks(lengths[::16])
-    ax.set(xlim=lengths[[0, -1]], ylim=(0, 1.05 * (middle + half).max()))
+    ax.set(xlim=lengths[[0, -1]], xticks=lengths[::16], ylim=(0, 1.05 * (middle + half).max()))
     for axis in (ax.xaxis, ax.yaxis, right.yaxis):
         axis.set_major_formatter(THOUSANDS)
     return _legend(ax, ncols=4)

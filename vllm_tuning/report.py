@@ -1,0 +1,249 @@
+"""The report: tables for the template notebook, and the run that fills it for one model or many.
+
+``write_report`` runs ``tuning_report.ipynb`` by papermill in this process, on a kernel of this very
+interpreter, and makes an HTML page of it that needs no network. The same data give the same bytes.
+"""
+
+import base64
+import io
+import os
+import re
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from html import escape
+from pathlib import Path
+
+from .launches import locate, write_whole
+from .memory_model import model_of
+from .optimum import Optimum, find_optimum
+from .terminal import with_error
+from .uncertain import is_known
+from .units import GIB, InputError
+from .workload import Workload
+
+HERE = Path(__file__).parent
+NOTEBOOKS = (HERE if (HERE / "notebooks").is_dir() else HERE.parent) / "notebooks"
+TEMPLATE = NOTEBOOKS / "tuning_report.ipynb"
+PAGE = """<!DOCTYPE html>
+<html lang="en"><head><meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title}: vLLM tuning report</title>
+<style>{css}</style></head><body><main>
+{body}</main></body></html>
+"""
+
+
+def table(header, rows) -> str:
+    """An HTML table of cells that are HTML already; the first cell of a row is its heading."""
+    head = "".join(f'<th scope="col">{cell}</th>' for cell in header)
+    body = "\n".join(f'<tr><th scope="row">{first}</th><td>' + "</td><td>".join(map(str, rest))
+                     + "</td></tr>" for first, *rest in rows)
+    return (f'<div class="scroll"><table><thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n'
+            "</tbody></table></div>")
+
+
+def tag(kind: str) -> str:
+    """A label: measured (given by the launches), estimated (fitted) or derived (computed)."""
+    return f' <span class="tag {kind}">{kind}</span>'
+
+
+def to_copy(text: str) -> str:
+    return (f'<div class="copy"><pre><code>{escape(text.rstrip())}</code></pre>'
+            '<button type="button" onclick="getSelection().selectAllChildren(this.previousSibling);'
+            "document.execCommand('copy');this.textContent='Copied'\">Copy</button></div>")
+
+
+def number(value, reason="not known") -> str:
+    return (escape(reason) if value is None or not is_known(value) else
+            with_error(value).replace(" +- ", "\u00a0±\u00a0"))
+
+
+def answer(optimum: Optimum) -> str:
+    """Flags to copy, the pool to expect and the three steps; else what is known and what to do."""
+    best, seed = optimum.recommended, optimum.method
+    warned = '<p><a href="#Warnings">Read the warnings before use.</a></p>' * bool(optimum.notices)
+    if best is None:
+        plan = "\n".join(f"--max-num-seqs {launch.max_num_seqs} --max-num-batched-tokens "
+                         f"{launch.max_num_batched_tokens}   # {launch.why}"
+                         for launch in optimum.model.next_launches)
+        return (f'<section class="answer open"><p><strong>No recommendation yet.</strong> '
+                f"{escape(optimum.reason[0].upper() + optimum.reason[1:])}.</p>{warned}"
+                + f"<p>Launches to make, all other flags as before:</p>{to_copy(plan)}" * bool(plan)
+                + f"<p>What the launches tell so far:</p>{parameters(optimum.model)}</section>")
+    facts = (("KV cache to expect", "estimated", f"{best.kv_cache / GIB:.2f} GiB, "
+              f"{best.kv_cache_tokens:,} ± {best.kv_cache_tokens_stderr:,.0f} tokens"),
+             ("Full requests it holds", "derived", f"{best.concurrency:,.1f}"),
+             ("At once without preemption", "derived", f"{best.max_num_seqs:,} (95 % confidence)"))
+    steps = ((f"four-launch formula{tag('estimated')}", number(seed.max_num_seqs, seed.reason),
+              number(seed.max_num_batched_tokens), "slopes of the printed peak"),
+             (f"refined{tag('estimated')}", number(optimum.max_num_seqs),
+              number(optimum.max_num_batched_tokens), "also intercepts and hidden states"),
+             (f"recommended{tag('derived')}", f"<strong>{best.max_num_seqs:,}</strong>",
+              f"<strong>{best.max_num_batched_tokens:,}</strong>",
+              "also whole requests and KV blocks, vLLM's rules, 95 % confidence"))
+    return "\n".join((
+        '<section class="answer"><p>Add to the flags of the launches:</p>',
+        to_copy(f"--max-num-seqs {best.max_num_seqs} --max-num-batched-tokens "
+                f"{best.max_num_batched_tokens}"), warned, "<dl>",
+        *(f"<div><dt>{name}{tag(kind)}</dt><dd>{fact}</dd></div>" for name, kind, fact in facts),
+        "</dl>", table(("step", "max-num-seqs", "max-num-batched-tokens", "accounts for"), steps),
+        "<p>Or as a file for <code>vllm serve --config</code>:</p>", to_copy(optimum.to_yaml()),
+        "</section>"))
+
+
+def parameters(model) -> str:
+    """The parameters of the law with standard errors; where one is unknown, the reason."""
+    rows = [(symbol, meaning, number(getattr(model, name), "not known: " + model.reasons.get(
+                name, "the launches do not tell"))) for symbol, name, meaning in (
+        ("K<sub>1</sub>", "k1", "model run, per token of mnbt"),
+        ("a<sub>1</sub>", "a1", "model run, at 0 tokens"),
+        ("K<sub>2</sub>", "k2", "sampler run, per request of mns"),
+        ("a<sub>2</sub>", "a2", "sampler run, at 0 requests"),
+        ("k", "k", f"hidden state of a token ({model.k_source})"),
+        ("κ", "kv_per_token", "KV cache of a token"))]
+    return table(("", "meaning", "bytes ± standard error" + tag("estimated")), rows) + (
+        f"<p>Read from the printed {'KV cache' if model.route == 'kv_only' else 'peak'}. χ² = "
+        f"{model.chi2:,.2f}, degrees of freedom: {model.dof}.</p>")
+
+
+def launch_table(launches, model) -> str:
+    """The launches as given: what all share in a sentence, what differs in a table."""
+    def cell(value):
+        form = {int: ",", float: ".6g"}.get(type(value), "")
+        return "" if value in (None, []) else escape(re.sub(r"\w+://", "", f"{value:{form}}"))
+
+    rows = [{name: cell(None if value == launch.where or name == "error" else value)
+             for name, value in launch.to_dict().items()} for launch in launches]
+    same = {name: value for name, value in rows[0].items() if not name.startswith("max_num")
+            and all(row[name] == value for row in rows)}
+    head = {name: name.replace("_gib", " (GiB)").replace("_", " ") for name in rows[0]}
+    head |= {"max_num_seqs": "mns", "max_num_batched_tokens": "mnbt"}
+    shared = "; ".join(f"{head[name]} {value}" for name, value in same.items() if value)
+    branch = {f.launch.where: f.branch for f in model.launches
+              if is_known(model.k1) or is_known(model.k2)}
+    return f"<p>In all launches: {shared}.</p>" + table(
+        ["line", *(head[n] for n in head if n not in same), "peak set by" + tag("estimated")],
+        [(launch.where.rpartition(":")[2], *(row[name] for name in row if name not in same),
+          branch.get(launch.where, "not known")) for launch, row in zip(launches, rows)])
+
+
+def figure(draw, *args, alt: str, height: float = 3.4) -> str:
+    """``draw(*args, ax)`` as an SVG image 7 inches wide; the same bytes for the same data."""
+    import matplotlib
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
+    from .figures import STYLE
+
+    svg = io.BytesIO()
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(STYLE)
+        canvas = FigureCanvasSVG(Figure(figsize=(7, height), layout="constrained"))
+        if not draw(*args, canvas.figure.add_subplot()).has_data():
+            canvas.figure.set_figheight(1.8)
+        canvas.print_svg(svg, metadata={"Date": None, "Creator": None})
+    return (f'<figure><img alt="{escape(alt)}" src="data:image/svg+xml;base64,'
+            f'{base64.b64encode(svg.getvalue()).decode()}"></figure>')
+
+
+@dataclass(frozen=True)
+class Report:
+    """One written report: the executed notebook, its page, and the answer that they show."""
+
+    notebook: Path
+    html: Path
+    optimum: Optimum = field(repr=False)
+
+
+def write_report(launches, input_len, output_len, out_dir, config=None, name=None) -> Report:
+    """Write OUT/NAME.ipynb and OUT/NAME.html for one launches.csv, folder of one or carried set.
+
+    Lengths in tokens. NAME: ``name``, else a launches.csv's folder, else the file's stem. Raises
+    InputError for bad input, before a kernel starts, and where the notebook fails: it stays alone.
+    """
+    return write_reports([launches], input_len, output_len, out_dir, config, name)[0]
+
+
+def write_reports(sources, input_len, output_len, out_dir, config=None, name=None) -> list[Report]:
+    """``write_report`` for many, all read and fitted before one is run; an equal name gets -2."""
+    try:
+        workload = Workload(input_len, output_len)
+        optima = [find_optimum(model_of([source], config), workload) for source in sources]
+        Path(out_dir).mkdir(parents=True, exist_ok=True)
+    except (ValueError, OSError) as error:
+        raise InputError(str(error)) from None
+    reports = {}
+    for source, optimum in zip(sources, optima):
+        path = Path(os.path.abspath(locate(source)))
+        base = path.parent.parent  # the kernel's folder: nothing shown depends on where it lies
+        shown = path.parent if path.name == "launches.csv" else path
+        own = name or (path.stem if shown == path else shown.name) or "launches"
+        stem = next(stem for i in range(1, len(optima) + 1) if (
+            stem := own.replace(os.sep, "-") + f"-{i}" * (i > 1)).casefold() not in reports)
+        done = Report(Path(out_dir, f"{stem}.ipynb"), Path(out_dir, f"{stem}.html"), optimum)
+        done.html.unlink(missing_ok=True)
+        notebook = run_template(done.notebook, base, {
+            "launches": str(shown.relative_to(base)), "name": name or stem, "input_len": input_len,
+            "output_len": output_len, "config": os.path.relpath(config, base) if config else ""})
+        write_whole(done.html, to_page(notebook, stem))
+        reports[stem.casefold()] = done
+    return list(reports.values())
+
+
+def run_template(out: Path, folder: Path, parameters: dict):
+    """Run the template in ``folder`` and write it to ``out``, also where it fails; the notebook."""
+    import nbformat
+    import papermill
+    from ipykernel.kernelspec import get_kernel_dict
+    from jupyter_client.kernelspec import KernelSpec
+    from jupyter_client.manager import AsyncKernelManager
+
+    if unknown := set(parameters) - set(papermill.inspect_notebook(str(TEMPLATE))):
+        raise InputError(f"{TEMPLATE.name} has no parameter {', '.join(sorted(unknown))}")
+    live, failure = [nbformat.read(TEMPLATE, as_version=4)], ""
+    with tempfile.TemporaryDirectory() as scratch:
+        env = {"IPYTHONDIR": scratch, "TMPDIR": scratch, "PYTHONSTARTUP": "", "PYTHONHASHSEED": "0",
+               "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}
+
+        class OwnKernel(AsyncKernelManager):
+            kernel_spec = KernelSpec(**get_kernel_dict(["--log-level=CRITICAL"]), env=env)
+            transport_encryption = "auto"  # a kernel in the clear warns
+
+        try:
+            papermill.execute_notebook(
+                str(TEMPLATE), None, parameters, cwd=str(folder), progress_bar=False,
+                record_timing=False, kernel_manager_class=OwnKernel, shutdown_kernel="immediate",
+                on_notebook_start=lambda notebook: live.append(notebook))
+        except Exception as error:
+            kind = getattr(error, "ename", type(error).__name__)
+            failure = " ".join(f"{kind}: {getattr(error, 'evalue', error)}".split())
+            live[-1].cells.insert(0, nbformat.v4.new_markdown_cell(f"**Failed:** `{failure}`"))
+    notebook = live[-1]
+    notebook.metadata = {"kernelspec": notebook.metadata.kernelspec, "language_info": {
+        "name": "python"}, "papermill": {"parameters": parameters}}
+    for i, cell in enumerate(notebook.cells):
+        cell.id, cell.metadata = f"cell-{i}", {"tags": cell.metadata.get("tags", [])}
+        if cell.cell_type == "code" and not failure:
+            cell.outputs = [output for output in cell.outputs if output.get("name") != "stderr"]
+    write_whole(out, nbformat.writes(notebook) + "\n")
+    if failure:
+        raise InputError(f"{out}: the notebook failed: {failure}")
+    return notebook
+
+
+def to_page(notebook, title: str) -> str:
+    """One HTML page of an executed notebook: no code, formulas as MathML, nothing to fetch."""
+    from latex2mathml.converter import convert
+    from nbconvert import HTMLExporter
+
+    def typeset(match):
+        formula = convert((match[1] or match[2]).strip(), display="block" if match[1] else "inline")
+        return re.sub(' xmlns="[^"]*"', "", formula).replace("*", "&#42;")  # no markdown inside
+
+    for cell in notebook.cells:
+        if cell.cell_type == "markdown":
+            cell.source = re.sub(r"\$\$(.+?)\$\$|\$(.+?)\$", typeset, cell.source, flags=re.DOTALL)
+    body, _ = HTMLExporter(template_name="basic", exclude_input=True, exclude_output_prompt=True,
+                           anchor_link_text="").from_notebook_node(notebook)
+    return PAGE.format(title=escape(title), css=(HERE / "report.css").read_text("utf-8"), body=body)
