@@ -115,3 +115,13 @@ def test_both_branches_are_found_over_many_random_laws():
         inside += (found.both_slopes and abs(model.slope - k1) < 2.5 * model.slope_error
                    and abs(sampler.slope - k2) < 2.5 * sampler.slope_error)
     assert inside >= 190
+
+
+def test_a_launch_where_both_runs_meet_does_not_bend_a_slope():
+    """The launch at (256, 8192) is in the model's branch; taken for the sampler's it halves K2."""
+    k1, k2, k, unit = 374e3, 2.87e6, 16384, 0.01 * 2**30
+    pairs = [(8192, 256), (2048, 1024), (4096, 1024), (4096, 16), (16384, 16)]
+    fit = fit_branches(synthetic(pairs, lambda b, c: peak_activation(b, c, k1, 0, k2, 0, k), unit))
+    assert list(fit.sampler) == [False, True, True, False, False]
+    assert not fit.sampler_branch.slope_known and fit.k_fitted
+    assert fit.sampler_branch.k == pytest.approx(k, rel=0.3)

@@ -110,27 +110,26 @@ def _fit_branch(axis, tokens, y, sigma, k, free, is_sampler) -> _Branch | None:
         return None
     ones = np.ones(len(y))
     varies = np.ptp(axis) > 0
-    if free and varies and is_sampler and len(y) >= 3:
+    columns = [ones, axis] if varies else [ones]
+    names = (("a2", "k2") if is_sampler else ("a1", "k1")) if varies else ("level",)
+    fit = None
+    if free and is_sampler and len(y) > len(columns):
         try:
-            fit = least_squares(np.column_stack([ones, axis, tokens]), y, sigma)
-            return _Branch(fit, ("a2", "k2", "k"), fit.params[1], fit.params[2], fit.params[0])
+            fit = least_squares(np.column_stack([*columns, tokens]), y, sigma)
+            names, k = (*names, "k"), fit.params[-1]
         except np.linalg.LinAlgError:
             pass
-    rest = y - k * tokens if is_sampler else y
-    names = ("a2", "k2") if is_sampler else ("a1", "k1")
-    if varies:
-        fit = least_squares(np.column_stack([ones, axis]), rest, sigma)
-        return _Branch(fit, names, fit.params[1], k, fit.params[0])
-    fit = least_squares(ones[:, None], rest, sigma)
-    return _Branch(fit, ("level",), np.nan, k, fit.params[0], (axis[0], tokens.min()))
+    if fit is None:
+        fit = least_squares(np.column_stack(columns), y - k * tokens if is_sampler else y, sigma)
+    return _Branch(fit, names, fit.params[1] if varies else np.nan, k, fit.params[0],
+                   None if varies else (axis[0], tokens.min()))
 
 
 @dataclass(frozen=True)
 class BranchFit:
     """The launches of each branch and the parameters that they identify.
 
-    ``sampler`` is a mask over the readings; ``names`` orders ``covariance``; ``values`` holds k1,
-    a1, k2, a2, k, NaN where not identified; ``predicted`` is the fitted reading of each launch.
+    ``sampler`` is a mask over the readings; ``predicted`` is the fitted reading of each launch.
     """
 
     sampler: np.ndarray
@@ -239,6 +238,8 @@ def _settle(readings: Readings, sampler: np.ndarray, k: float, free: bool,
 def _choose(readings: Readings, candidates: list[BranchFit]) -> BranchFit:
     """The fewest parameters that explain every reading within its printed unit; else the best fit.
 
+    Without tokens and requests both runs need about nothing, so intercepts far apart come last.
+
     One branch alone is preferred over one with a stray launch in the other unless that launch is
     off by more than 1 % of the whole range: a bend needs evidence.
     """
@@ -250,12 +251,12 @@ def _choose(readings: Readings, candidates: list[BranchFit]) -> BranchFit:
 
     def cost(fit):
         """Parameters, dearer for a free k: it can tilt one plane through both branches."""
-        return fit.size + fit.k_fitted * (1 if fit.both_slopes else 2)
+        return fit.size + fit.k_fitted * (1 if fit.model_branch else 2)
 
     def rank(fit):
         offset = (abs(fit.model_branch.intercept - fit.sampler_branch.intercept)
                   if fit.both_slopes else 0.0)
-        return (cost(fit), not fit.both_slopes, max(fit.chi2, n), offset)
+        return (offset > 0.2 * spread, cost(fit), not fit.both_slopes, max(fit.chi2, n), offset)
 
     adequate = [fit for fit in candidates if off(fit) <= readings.unit * (1 + 1e-6)]
     best = (min(adequate, key=rank) if adequate else
@@ -296,7 +297,7 @@ def _settle_k(readings: Readings, best: BranchFit, held: float) -> BranchFit:
     free = best if best.k_fitted else _evaluate(readings, best.sampler, held, True)
     if free.k_fitted and np.isfinite(free.chi2):
         scale = max(1.0, free.chi2 / free.dof) if free.dof > 0 else 1.0
-        error = np.sqrt(free.sampler_branch.fit.covariance[2, 2] * scale)
+        error = np.sqrt(free.sampler_branch.fit.covariance[-1, -1] * scale)
         k1 = free.model_branch.slope if free.model_branch else np.nan
         known = free.sampler_branch.k > SIGNIFICANT * error or error < 0.05 * k1
         if known and free.chi2 <= best.chi2 * (1 + 1e-9) + len(readings.y):

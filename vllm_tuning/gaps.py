@@ -88,10 +88,9 @@ def next_launches(model) -> list[NextLaunch]:
         seqs = sorted({min(l.max_num_seqs or 1, tokens) for l in group["sampler"]})
         if not seqs:
             pairs = [(256, tokens), (1024, tokens)]
-        elif seqs[0] >= 256:
-            pairs = [(seqs[0] // 2, tokens)]
         else:
-            pairs = [(4 * seqs[-1], max(tokens, 4 * seqs[-1]))]
+            steps = [seqs[0] // 2] * (seqs[0] >= 256) + [4 * seqs[-1], 2 * seqs[-1], 8 * seqs[-1]]
+            pairs = [pair for step in steps if (pair := (step, max(tokens, step))) not in seen][:1]
         wanted += [(*pair, "group 1: the sampler run, which tells K2") for pair in pairs]
     if not is_known(model.k1):
         sure = [l for l in group["model"] if 64 * (l.max_num_seqs or 1) <= l.max_num_batched_tokens]
