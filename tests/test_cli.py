@@ -122,3 +122,24 @@ def test_as_a_module_and_without_colour_in_a_pipe():
                           capture_output=True, text=True, cwd=ROOT,
                           env=os.environ | {"PYTHONPATH": str(ROOT)})
     assert done.returncode == 0 and done.stderr == "" and "\x1b" not in done.stdout
+
+
+def test_digits_of_another_script_are_refused(tmp_path):
+    for column in ("max_num_seqs", "kv_cache_gib"):
+        (tmp_path / "launches.csv").write_text(f"{column}\n٣\n")
+        assert run("fit", str(tmp_path)).exit_code == 1
+
+
+def test_a_full_disk_is_one_line():
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([sys.executable, "-m", "vllm_tuning", "fit", SET], stdout=full,
+                              stderr=subprocess.PIPE, text=True,
+                              env=os.environ | {"PYTHONPATH": str(ROOT)})
+    assert done.returncode == 1 and done.stderr.count("\n") == 1
+    assert done.stderr.startswith("vllm-tuning: ")
+
+
+def test_an_output_folder_that_cannot_be_made_is_one_line(tmp_path):
+    (tmp_path / "file").write_text("")
+    result = run("report", SET, *LENGTHS, "-o", str(tmp_path / "file" / "folder"))
+    assert result.exit_code == 1 and result.stderr.startswith(f"vllm-tuning: {tmp_path}/file/folder")

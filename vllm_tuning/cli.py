@@ -1,5 +1,6 @@
 """The command line: parse, call, print. Exit 0; 2 on bad usage; 1 with one line on bad input."""
 
+import errno
 import json
 import sys
 
@@ -28,8 +29,13 @@ class _Commands(click.Group):
         try:
             return super().invoke(ctx)
         except InputError as error:
-            click.echo("vllm-tuning: " + " ".join(str(error).split()), err=True)
-            ctx.exit(1)
+            problem = str(error)
+        except OSError as error:
+            if error.errno == errno.EPIPE:
+                raise
+            problem = f"{error.filename or 'output'}: cannot be written: {error.strerror}"
+        click.echo("vllm-tuning: " + " ".join(problem.split()), err=True)
+        ctx.exit(1)
 
 
 _sources = click.argument("launches", nargs=-1, required=True)

@@ -51,7 +51,7 @@ def read_shape(path: str | os.PathLike, tensor_parallel_size: int = 1,
         config = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: not JSON ({error}); expected the model's config.json") from None
     if not isinstance(config, dict):
         raise InputError(f"{path}: not a JSON object; expected the model's config.json")

@@ -134,7 +134,7 @@ class Column:
         return value * GIB if self.kind == "gib" else value
 
     def _number(self, text: str) -> float:
-        if not re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", text):
+        if not re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", text, re.ASCII):
             unit = "a number of GiB, such as 11.32" if self.kind == "gib" else "a number"
             raise ValueError(f"{text!r} is not {unit}; leave the cell blank if it is unknown")
         value = float(text)

@@ -169,10 +169,13 @@ def write_reports(sources, input_len, output_len, out_dir, config=None, name=Non
     """``write_report`` for many, all read and fitted before one is run; an equal name gets -2."""
     try:
         workload = Workload(input_len, output_len)
-        optima = [find_optimum(model_of([source], config), workload) for source in sources]
-        Path(out_dir).mkdir(parents=True, exist_ok=True)
-    except (ValueError, OSError) as error:
+    except ValueError as error:
         raise InputError(str(error)) from None
+    optima = [find_optimum(model_of([source], config), workload) for source in sources]
+    try:
+        Path(out_dir).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{out_dir}: cannot be made a folder: {error.strerror}") from None
     reports = {}
     for source, optimum in zip(sources, optima):
         path = Path(os.path.abspath(locate(source)))
@@ -182,7 +185,6 @@ def write_reports(sources, input_len, output_len, out_dir, config=None, name=Non
         stem = next(stem for i in range(1, len(optima) + 1) if (
             stem := own.replace(os.sep, "-") + f"-{i}" * (i > 1)).casefold() not in reports)
         done = Report(Path(out_dir, f"{stem}.ipynb"), Path(out_dir, f"{stem}.html"), optimum)
-        done.html.unlink(missing_ok=True)
         notebook = run_template(done.notebook, base, {
             "launches": str(shown.relative_to(base)), "name": name or stem, "input_len": input_len,
             "output_len": output_len, "config": os.path.relpath(config, base) if config else ""})
@@ -228,6 +230,7 @@ def run_template(out: Path, folder: Path, parameters: dict):
             cell.outputs = [output for output in cell.outputs if output.get("name") != "stderr"]
     write_whole(out, nbformat.writes(notebook) + "\n")
     if failure:
+        out.with_suffix(".html").unlink(missing_ok=True)  # it would belong to another run
         raise InputError(f"{out}: the notebook failed: {failure}")
     return notebook
 

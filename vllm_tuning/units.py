@@ -10,7 +10,7 @@ import numpy as np
 
 GIB = 2**30
 
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)([kmgtKMGT]?)\Z")
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)([kmgtKMGT]?)\Z", re.ASCII)
 _SUFFIX = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12,
            "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
