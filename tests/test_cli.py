@@ -86,7 +86,8 @@ def test_sizes_with_suffixes_and_the_config_option(tmp_path):
 
 @pytest.mark.parametrize("args", [
     ["fit"], ["recommend", SET], ["recommend", SET, "--input-len", "0", "--output-len", "1"],
-    ["recommend", SET, "--input-len", "abc", "--output-len", "1"], ["fit", SET, "--no-such-flag"],
+    ["recommend", SET, "--input-len", "abc", "--output-len", "1"],
+    ["recommend", SET, "--input-len", "1" + "0" * 400, "--output-len", "1"], ["fit", SET, "--no-such-flag"],
     ["recommend", SET, *LENGTHS, "--json", "--yaml"], ["no-such-command"]])
 def test_bad_usage_exits_2(args):
     assert run(*args).exit_code == 2
@@ -143,3 +144,18 @@ def test_an_output_folder_that_cannot_be_made_is_one_line(tmp_path):
     (tmp_path / "file").write_text("")
     result = run("report", SET, *LENGTHS, "-o", str(tmp_path / "file" / "folder"))
     assert result.exit_code == 1 and result.stderr.startswith(f"vllm-tuning: {tmp_path}/file/folder")
+
+
+def test_names_and_paths_no_system_takes_are_one_line(tmp_path):
+    for name in ("a" * 5000, str(tmp_path / ("b" * 300)), "\udcff.csv"):
+        result = run("fit", name)
+        assert result.exit_code == 1 and result.stderr.count("\n") == 1, name[:20]
+
+
+def test_an_interrupt_is_one_line(monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("vllm_tuning.memory_model.model_of", interrupt)
+    result = run("fit", SET)
+    assert result.exit_code == 1 and result.stderr == "vllm-tuning: interrupted\n"

@@ -60,7 +60,8 @@ def test_no_single_figure_a_token_where_layers_differ(tmp_path, extra):
     assert read_shape(tmp_path).kv_bytes_per_token is None
 
 
-@pytest.mark.parametrize("config", ["{", "[]", "{}", "[" * 100_000, {"hidden_size": "4096"}, {"hidden_size": 0}])
+@pytest.mark.parametrize("config", ["{", "[]", "{}", "[" * 100_000, {"hidden_size": "4096"}, {"hidden_size": 0},
+                                    {"hidden_size": 10**400}])
 def test_bad_configs_get_a_sentence(tmp_path, config):
     with pytest.raises(InputError, match="config.json"):
         read_shape(write(tmp_path, config))

@@ -2,6 +2,7 @@ import csv
 
 import pytest
 
+from vllm_tuning.checks import check_launches
 from vllm_tuning.launches import (COLUMNS, DATA, Launch, parse_launches, read_launches, release,
                                   write_launches)
 from vllm_tuning.units import GIB, InputError
@@ -44,7 +45,8 @@ def test_bad_gib_figures_are_refused_with_file_line_and_column(cell, complaint):
 
 @pytest.mark.parametrize("column, cell", [
     ("max_num_seqs", "0"), ("kv_cache_tokens", "0"), ("max_num_batched_tokens", "-1"),
-    ("max_num_seqs", "1.5"), ("gpu_memory_utilization", "1.01"), ("gpu_memory_utilization", "0"),
+    ("max_num_seqs", "1.5"), ("max_num_batched_tokens", "1" + 309 * "0"), ("block_size", "9" * 5000),
+    ("kv_cache_tokens", "9" * 400 + ".5k"), ("gpu_memory_utilization", "1.01"), ("gpu_memory_utilization", "0"),
     ("total_memory_gib", "0"), ("peak_activation_gib", "-0.1"), ("status", "fine"),
     ("cuda_graph_charged", "yes"), ("max_concurrency", "nan")])
 def test_values_out_of_range_are_refused_by_column_name(column, cell):
@@ -117,3 +119,14 @@ def test_every_carried_set_names_its_origin():
         assert (path.parent / "README.md").read_text().strip()
         rows = list(csv.reader(line for line in path.read_text().splitlines() if line[:1] != "#"))
         assert set(rows[0]) <= set(COLUMNS)
+
+
+def test_a_row_is_named_by_its_first_line_and_odd_separators_do_not_split_it():
+    with pytest.raises(InputError, match="f.csv:4: max_num_seqs"):
+        parse_launches('error,max_num_seqs\n"two\nlines\u2028more\x0b",4\n,x\n', "f.csv")
+
+
+def test_a_hundred_thousand_equal_rows_are_checked_in_time():
+    row = "128,512,3.6,472416\n512,512,3.1,406816\n16,2048,3.7,484416\n16,8192,2.85,373824\n"
+    text = "max_num_seqs,max_num_batched_tokens,kv_cache_gib,kv_cache_tokens\n" + row * 25_000
+    assert len(check_launches(parse_launches(text))) == 0

@@ -22,7 +22,7 @@ LOADED = re.compile(r"""(?:src|href)\s*=\s*(?!["'](?:data:|\#))|@import|url\("""
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
     folder = tmp_path_factory.mktemp("reports")
-    return write_reports(SETS, 1024, 256, folder)
+    return list(write_reports(SETS, 1024, 256, folder))
 
 
 def test_each_model_has_a_notebook_and_a_page(written):
@@ -95,7 +95,27 @@ def test_bad_input_starts_no_kernel(tmp_path, monkeypatch):
     (tmp_path / "bad.csv").write_text("max_num_seqs\nnan\n")
     for sources in ([tmp_path / "bad.csv"], ["qwen3-14b-h100-releases"], [SETS[0], "no-such-set"]):
         with pytest.raises(InputError):
-            write_reports(sources, 1024, 256, tmp_path / "out")
+            list(write_reports(sources, 1024, 256, tmp_path / "out"))
+
+
+def test_an_interrupted_report_leaves_the_old_pair(tmp_path, monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    old = [tmp_path / f"{SETS[0]}{suffix}" for suffix in (".html", ".ipynb")]
+    for path in old:
+        path.write_text("old")
+    monkeypatch.setattr(report, "run_template", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        write_report(SETS[0], 1024, 256, tmp_path)
+    assert [path.read_text() for path in old] == ["old", "old"] and len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_folder_in_the_place_of_the_page_is_told_before_the_run(tmp_path, monkeypatch):
+    monkeypatch.setattr(report, "run_template", lambda *_: pytest.fail("a kernel was started"))
+    (tmp_path / f"{SETS[0]}.html").mkdir()
+    with pytest.raises(InputError, match="is a folder"):
+        write_report(SETS[0], 1024, 256, tmp_path)
 
 
 def test_an_output_folder_that_is_a_file_is_told(tmp_path):

@@ -79,14 +79,15 @@ def _check_kv_per_token(launches: list[Launch]) -> None:
     if len({launch.max_model_len for launch in launches} - {None}) > 1:
         return
     half_width = printed_half_width([l.kv_cache for l in launches if l.kv_cache is not None])
-    known = [(launch, interval) for launch in launches
+    every = [(launch, interval) for launch in launches
              if (interval := kv_per_token_interval(launch, half_width))]
-    if not known:
+    if not every:
         return
-    usual = sorted((low + high) / 2 for _, (low, high) in known)[len(known) // 2]
-    for launch, (low, high) in known:
+    usual = sorted((low + high) / 2 for _, (low, high) in every)[len(every) // 2]
+    known = {interval: launch for launch, interval in reversed(every)}
+    for (low, high), launch in known.items():
         if not low * (1 - 1e-9) <= usual <= high * (1 + 1e-9) and len(known) > 1:
-            agree = [bounds for other, bounds in known if other is not launch]
+            agree = [bounds for bounds, other in known.items() if other is not launch]
             if any(low <= other_high and other_low <= high for other_low, other_high in agree):
                 continue
             raise InputError(

@@ -33,8 +33,13 @@ class _Commands(click.Group):
         except OSError as error:
             if error.errno == errno.EPIPE:
                 raise
-            problem = f"{error.filename or 'output'}: cannot be written: {error.strerror}"
-        click.echo("vllm-tuning: " + " ".join(problem.split()), err=True)
+            problem = f"{error.filename or 'output'}: {error.strerror or error}"
+        except UnicodeError as error:
+            problem = f"a name or a text is not UTF-8: {error}"
+        except KeyboardInterrupt:
+            problem = "interrupted"
+        line = " ".join(problem.split())[:1000].encode("utf-8", "replace").decode()
+        click.echo(f"vllm-tuning: {line}", err=True)
         ctx.exit(1)
 
 

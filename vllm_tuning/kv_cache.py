@@ -5,7 +5,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from .units import InputError
+from .units import LARGEST_COUNT, InputError
 
 _DTYPE_BYTES = {"float32": 4, "float": 4, "float16": 2, "half": 2, "bfloat16": 2}
 
@@ -62,8 +62,9 @@ def read_shape(path: str | os.PathLike, tensor_parallel_size: int = 1,
         value = config.get(name)
         if value is None:
             return default
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise InputError(f"{path}: {name} is {value!r}; expected a whole number above 0")
+        if isinstance(value, bool) or not isinstance(value, int) or not (
+                0 < value <= LARGEST_COUNT):
+            raise InputError(f"{path}: {name} is {str(value)[:40]}; expected a whole number above 0")
         return value
 
     hidden = count("hidden_size")

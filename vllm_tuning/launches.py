@@ -95,7 +95,7 @@ class Launch:
 @functools.cache
 def release(version: str | None) -> tuple[int, ...]:
     """The numbers of a vLLM version, () if unknown: ``0.20.2rc1`` -> (0, 20, 2)."""
-    match = re.match(r"v?(\d+(?:\.\d+)*)", version or "")
+    match = re.match(r"v?(\d{1,9}(?:\.\d{1,9})*)", version or "", re.ASCII)
     return tuple(int(part) for part in match.group(1).split(".")) if match else ()
 
 
@@ -172,6 +172,7 @@ _KINDS = {
     "non_torch": ("gib",), "kv_cache": ("gib",), "cuda_graph": ("gib",),
     "cuda_graph_estimated": ("gib",),
 }
+_LARGEST_FILE = 2**26
 _TEXTS = ("source", "vllm_version", "model", "kv_cache_dtype", "error")
 
 
@@ -214,11 +215,14 @@ def read_launches(launches: str | os.PathLike) -> list[Launch]:
     """
     path = locate(launches)
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            text = file.read(_LARGEST_FILE)
     except UnicodeDecodeError:
         raise InputError(f"{path}: not a text file in UTF-8; expected a launches.csv") from None
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+    if len(text) == _LARGEST_FILE:
+        raise InputError(f"{path}: larger than 64 MiB; expected a launches.csv")
     if "\0" in text:
         raise InputError(f"{path}: holds NUL bytes; expected a launches.csv in UTF-8")
     return parse_launches(text, str(path))
@@ -256,13 +260,16 @@ def parse_launches(text: str, name: str = "launches.csv") -> list[Launch]:
 
 
 def _rows(text: str, name: str):
-    lines = [("" if line.lstrip().startswith("#") else line) for line in text.splitlines()]
+    lines = [("" if line.lstrip().startswith("#") else line)
+             for line in re.split(r"\r\n|\n|\r", text)]
     reader = csv.reader(io.StringIO("\n".join(lines)), strict=True)
+    line = 1
     try:
         for cells in reader:
-            cells = [cell.strip() for cell in cells]
+            cells = [" ".join(cell.split()) for cell in cells]
             if any(cells):
-                yield reader.line_num, cells
+                yield line, cells
+            line = reader.line_num + 1
     except csv.Error as error:
         raise InputError(f"{name}:{reader.line_num}: not a CSV line ({error})") from None
 

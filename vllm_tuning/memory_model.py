@@ -7,6 +7,7 @@ The route with the smaller error is used.
 """
 
 import math
+import os
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -143,7 +144,7 @@ def model_of(sources, config=None) -> MemoryModel:
     """
     launches = [launch for source in sources for launch in read_launches(source)]
     beside = locate(sources[0]).parent / "config.json"
-    if config is None and not beside.is_file():
+    if config is None and not os.path.lexists(beside):
         return fit_memory_model(launches)
 
     def first(name, default=None):

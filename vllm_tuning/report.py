@@ -10,6 +10,7 @@ import os
 import re
 import sys
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
@@ -162,11 +163,17 @@ def write_report(launches, input_len, output_len, out_dir, config=None, name=Non
     Lengths in tokens. NAME: ``name``, else a launches.csv's folder, else the file's stem. Raises
     InputError for bad input, before a kernel starts, and where the notebook fails: it stays alone.
     """
-    return write_reports([launches], input_len, output_len, out_dir, config, name)[0]
+    return next(write_reports([launches], input_len, output_len, out_dir, config, name))
 
 
-def write_reports(sources, input_len, output_len, out_dir, config=None, name=None) -> list[Report]:
-    """``write_report`` for many, all read and fitted before one is run; an equal name gets -2."""
+def write_reports(sources, input_len, output_len, out_dir, config=None,
+                  name=None) -> Iterator[Report]:
+    """``write_report`` for many, all read and fitted before one is run; an equal name gets -2.
+
+    Each is yielded once it is written: both of its files, or none.
+    """
+    import nbformat
+
     try:
         workload = Workload(input_len, output_len)
     except ValueError as error:
@@ -174,9 +181,10 @@ def write_reports(sources, input_len, output_len, out_dir, config=None, name=Non
     optima = [find_optimum(model_of([source], config), workload) for source in sources]
     try:
         Path(out_dir).mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=out_dir).close()
     except OSError as error:
-        raise InputError(f"{out_dir}: cannot be made a folder: {error.strerror}") from None
-    reports = {}
+        raise InputError(f"{out_dir}: no folder to write to: {error.strerror}") from None
+    reports = set()
     for source, optimum in zip(sources, optima):
         path = Path(os.path.abspath(locate(source)))
         base = path.parent.parent  # the kernel's folder: nothing shown depends on where it lies
@@ -185,16 +193,21 @@ def write_reports(sources, input_len, output_len, out_dir, config=None, name=Non
         stem = next(stem for i in range(1, len(optima) + 1) if (
             stem := own.replace(os.sep, "-") + f"-{i}" * (i > 1)).casefold() not in reports)
         done = Report(Path(out_dir, f"{stem}.ipynb"), Path(out_dir, f"{stem}.html"), optimum)
+        if folders := [path for path in (done.notebook, done.html) if path.is_dir()]:
+            raise InputError(f"{folders[0]}: is a folder; the report needs this name")
         notebook = run_template(done.notebook, base, {
             "launches": str(shown.relative_to(base)), "name": name or stem, "input_len": input_len,
             "output_len": output_len, "config": os.path.relpath(config, base) if config else ""})
-        write_whole(done.html, to_page(notebook, stem))
-        reports[stem.casefold()] = done
-    return list(reports.values())
+        text = nbformat.writes(notebook) + "\n"
+        page = to_page(notebook, stem)
+        write_whole(done.notebook, text)
+        write_whole(done.html, page)
+        reports.add(stem.casefold())
+        yield done
 
 
 def run_template(out: Path, folder: Path, parameters: dict):
-    """Run the template in ``folder`` and write it to ``out``, also where it fails; the notebook."""
+    """The template run in ``folder``; where it fails it is left at ``out`` with its error."""
     import nbformat
     import papermill
     from ipykernel.kernelspec import get_kernel_dict
@@ -228,8 +241,8 @@ def run_template(out: Path, folder: Path, parameters: dict):
         cell.id, cell.metadata = f"cell-{i}", {"tags": cell.metadata.get("tags", [])}
         if cell.cell_type == "code" and not failure:
             cell.outputs = [output for output in cell.outputs if output.get("name") != "stderr"]
-    write_whole(out, nbformat.writes(notebook) + "\n")
     if failure:
+        write_whole(out, nbformat.writes(notebook) + "\n")
         out.with_suffix(".html").unlink(missing_ok=True)  # it would belong to another run
         raise InputError(f"{out}: the notebook failed: {failure}")
     return notebook

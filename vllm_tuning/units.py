@@ -9,8 +9,9 @@ import re
 import numpy as np
 
 GIB = 2**30
+LARGEST_COUNT = 10**15  # tokens or requests; whole numbers stay exact as floats
 
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)([kmgtKMGT]?)\Z", re.ASCII)
+_SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)([kmgtKMGT]?)\Z", re.ASCII)
 _SUFFIX = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12,
            "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
@@ -37,6 +38,8 @@ def parse_size(text: str) -> int:
     value = float(number) * _SUFFIX[suffix] if "." in number else int(number) * _SUFFIX[suffix]
     if value != int(value):
         raise ValueError(f"{text.strip()!r} is not a whole number")
+    if value > LARGEST_COUNT:
+        raise ValueError(f"{text.strip()} is out of range; it must be at most {LARGEST_COUNT:,}")
     return int(value)
 
 
