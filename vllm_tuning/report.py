@@ -86,9 +86,10 @@ def answer(optimum: Optimum) -> str:
     return "\n".join((
         '<section class="answer"><p>Add to the flags of the launches:</p>',
         to_copy(f"--max-num-seqs {best.max_num_seqs} --max-num-batched-tokens "
-                f"{best.max_num_batched_tokens}"), warned, "<dl>",
-        *(f"<div><dt>{name}{tag(kind)}</dt><dd>{fact}</dd></div>" for name, kind, fact in facts),
-        "</dl>", table(("step", "max-num-seqs", "max-num-batched-tokens", "accounts for"), steps),
+                f"{best.max_num_batched_tokens}"), warned,
+        table([name + tag(kind) for name, kind, _ in facts],
+              [[f"<strong>{fact}</strong>" for *_, fact in facts]]),
+        table(("step", "max-num-seqs", "max-num-batched-tokens", "accounts for"), steps),
         "<p>Or as a file for <code>vllm serve --config</code>:</p>", to_copy(optimum.to_yaml()),
         "</section>"))
 
