@@ -8,6 +8,7 @@ import sys
 import pytest
 from click.testing import CliRunner
 
+from vllm_tuning import read_launches
 from vllm_tuning.cli import main
 
 from conftest import ROOT
@@ -159,3 +160,29 @@ def test_an_interrupt_is_one_line(monkeypatch):
     monkeypatch.setattr("vllm_tuning.memory_model.model_of", interrupt)
     result = run("fit", SET)
     assert result.exit_code == 1 and result.stderr == "vllm-tuning: interrupted\n"
+
+
+LOGS = [str(path) for path in sorted((ROOT / "tests/data/logs").glob("v0.32-*.log"))]
+
+
+def test_read_prints_a_table_json_or_a_csv_that_reads_back(tmp_path):
+    table = run("read", *LOGS)
+    assert table.exit_code == 0 and all(len(line) <= 80 for line in table.stdout.splitlines())
+    launches = json.loads(run("read", *LOGS, "--json").stdout)
+    assert len(launches) >= len(LOGS) and "kv_cache_gib" in launches[0]
+    assert run("read", *LOGS, "-o", str(tmp_path / "launches.csv")).exit_code == 0
+    back = [launch.to_dict() for launch in read_launches(tmp_path)]
+    assert back == json.loads(json.dumps(launches))
+
+
+def test_a_file_that_is_no_log_does_not_stop_the_others():
+    result = run("read", str(ROOT / "README.md"), LOGS[0], "--json")
+    assert result.exit_code == 1 and len(json.loads(result.stdout)) == 1
+    assert result.stderr.startswith(f"vllm-tuning: {ROOT / 'README.md'}: no start of a vLLM server")
+    assert result.stderr.count("\n") == 1
+
+
+def test_fit_takes_a_log_and_names_the_launches_to_make():
+    log = str(ROOT / "tests/data/logs/v0.32-exact.log")
+    fit = json.loads(run("fit", log, "--json").stdout)
+    assert len(fit["launches"]) == 1 and len(fit["next_launches"]) >= 3

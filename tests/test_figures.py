@@ -99,11 +99,48 @@ def test_default_flags_of_vllm():
     assert default_flags(191.98 * GIB) == (1024, 16384)
 
 
-def test_bars_of_the_price_list_are_the_prices():
-    optimum = find_optimum(MODELS["llama-3-8b-2-layers"], WORK)
-    ax = price_list(optimum, axes())
-    heights = [bar.get_height() for bar in ax.patches]
-    assert heights == [price.max_num_seqs for price in optimum.prices]
+def test_bars_of_the_price_list_are_those_of_a_search_by_hand(exact_launches):
+    first = exact_launches[0]
+    left_over = first["kv_cache_bytes"] + first["peak_activation_bytes"]
+    ax = price_list(find_optimum(MODELS["llama-3-8b-2-layers"], WORK), axes())
+    drawn = {round(2 ** (bar.get_x() + bar.get_width() / 2)): bar.get_height() for bar in ax.patches}
+    assert set(drawn) == {512, 1024, 2048, 4096, 8192, 16384, 32768}
+    for tokens, height in drawn.items():
+        def holds(seqs):  # 1,280 tokens are 40 blocks of 32, at 8,192 bytes a token; one is reserved
+            peak = max(K1 * tokens, K2 * min(seqs, tokens) + K * tokens)
+            return (left_over - peak) // (32 * 8192) - 1 >= 40 * seqs
+        most = max(filter(holds, range(tokens + 1)), default=0)
+        assert most - 1 <= height <= most, tokens
+
+
+def test_launches_of_the_grid_stand_where_they_were_measured(grid):
+    model = MODELS["vllm-0.32-profile-grid"]
+    for draw, axis in ((figure_1, "seqs"), (figure_2, "tokens")):
+        ax = draw(model, find_optimum(model, WORK), axes())
+        drawn = sorted(tuple(np.ravel(container.lines[0].get_data())) for container in ax.containers)
+        assert np.array(drawn) == pytest.approx(np.array(sorted(zip(grid[axis], grid["peak"] / GIB))))
+
+
+def test_the_curves_of_the_grid_are_its_law_to_the_byte():
+    model = MODELS["vllm-0.32-profile-grid"]
+    drawn = lines(figure_1(model, find_optimum(model, WORK), axes()))
+    x, rising = drawn["sampler run"]
+    assert drawn["model run"][1] * GIB == pytest.approx(10240 * 16384)
+    assert rising * GIB == pytest.approx(769068 * x + 512 * 16384)
+    assert drawn["P, the larger of both"][1] * GIB == pytest.approx(
+        np.maximum(10240 * 16384, 769068 * x + 512 * 16384))
+
+
+def test_sensitivity_solves_the_two_balances(exact_launches):
+    first = exact_launches[0]
+    left_over = first["kv_cache_bytes"] + first["peak_activation_bytes"]
+    ax = sensitivity(MODELS["llama-3-8b-2-layers"], WORK, axes())
+    lengths, seqs = lines(ax)["C*, left axis"]
+    right = next(other for other in ax.figure.axes if other is not ax)
+    assert lengths[[0, -1]] == pytest.approx([320, 5120])
+    for length, c, b in zip(lengths, seqs, right.get_lines()[0].get_ydata()):
+        balances = [[K1 - K, -K2], [K1, length * 8192]]
+        assert [b, c] == pytest.approx(np.linalg.solve(balances, [0, left_over]), rel=1e-3)
 
 
 def test_a_figure_is_the_same_bytes_twice_and_the_picture_of_the_readme_is_figure_1():

@@ -38,9 +38,13 @@ class _Commands(click.Group):
             problem = f"a name or a text is not UTF-8: {error}"
         except KeyboardInterrupt:
             problem = "interrupted"
-        line = " ".join(problem.split())[:1000].encode("utf-8", "replace").decode()
-        click.echo(f"vllm-tuning: {line}", err=True)
+        _complain(problem)
         ctx.exit(1)
+
+
+def _complain(problem: str) -> None:
+    line = " ".join(problem.split())[:1000].encode("utf-8", "replace").decode()
+    click.echo(f"vllm-tuning: {line}", err=True)
 
 
 _sources = click.argument("launches", nargs=-1, required=True)
@@ -61,8 +65,38 @@ def _workload(command):
 def main():
     """What to set vLLM's --max-num-seqs and --max-num-batched-tokens to.
 
-    LAUNCHES is a launches.csv, a folder of one, or the name of a data set the package carries.
+    LAUNCHES is a launches.csv, a folder of one, the name of a data set the package carries, or
+    vLLM server logs.
     """
+
+
+@main.command()
+@click.argument("logs", nargs=-1, required=True)
+@click.option("-o", "--output", metavar="FILE", help="Write a launches.csv.")
+@_json
+def read(logs, output, as_json):
+    """Launches out of vLLM server logs of any release (plain, .gz, - for stdin)."""
+    from .launches import write_launches
+    from .server_log import notices, read_log
+    from .terminal import launches_text
+
+    launches, bad = [], []
+    for log in logs:
+        try:
+            launches += read_log(log)
+        except InputError as error:
+            bad.append(str(error))
+    if output and launches:
+        write_launches(launches, output)
+    if as_json and (launches or not bad):
+        click.echo(json.dumps([launch.to_dict() for launch in launches], indent=2, allow_nan=False))
+    elif launches and not output and not as_json:
+        said = [notice for launch in launches for notice in notices(launch)]
+        click.echo(launches_text(launches, said, click.style))
+    for problem in bad:
+        _complain(problem)
+    if bad:
+        raise SystemExit(1)
 
 
 @main.command()

@@ -299,7 +299,10 @@ def write_launches(launches: list[Launch], path: str | os.PathLike) -> None:
 def write_whole(path: str | os.PathLike, text: str) -> None:
     """Write a text file whole or not at all: a temporary file beside it, then a rename."""
     path = Path(path)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:40]}.")
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from None
     try:
         with os.fdopen(handle, "w", encoding="utf-8", newline="") as out:
             out.write(text)

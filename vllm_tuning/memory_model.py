@@ -9,6 +9,7 @@ The route with the smaller error is used.
 import math
 import os
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 from uncertainties import UFloat, correlated_values
@@ -17,8 +18,9 @@ from .branches import BranchFit, fit_branches, model_run, sampler_run
 from .checks import check_launches
 from .gaps import NextLaunch, missing_reasons, next_launches, poor_fit, within_rounding
 from .kv_cache import Shape, read_shape
-from .launches import Launch, Notice, locate, read_launches
+from .launches import Launch, Notice, locate
 from .readings import Route, column, corrections_to_pool, kv_per_token, rounding, routes
+from .server_log import read_source
 from .uncertain import UNKNOWN, exact, is_known, nominal, stderr
 from .units import GIB, InputError
 
@@ -138,12 +140,13 @@ def fit_memory_model(launches: list[Launch], shape: Shape | None = None) -> Memo
 
 
 def model_of(sources, config=None) -> MemoryModel:
-    """Read launches (files, folders or carried sets: one fit) and config.json, and fit them.
+    """Read launches (launches.csv or logs, all one fit) and config.json, and fit them.
 
-    config: a config.json; by default the one beside the first launches.csv, if there is one.
+    config: a config.json; by default the one beside the first source, if there is one.
     """
-    launches = [launch for source in sources for launch in read_launches(source)]
-    beside = locate(sources[0]).parent / "config.json"
+    launches = [launch for source in sources for launch in read_source(source)]
+    first_source = sources[0] if str(sources[0]) == "-" else locate(sources[0])
+    beside = Path(first_source).parent / "config.json"
     if config is None and not os.path.lexists(beside):
         return fit_memory_model(launches)
 
@@ -164,7 +167,10 @@ def _usable(launches: list[Launch]) -> tuple[list[Launch], list[Notice]]:
                    if getattr(launch, name) is None and (known_seqs or name != "max_num_seqs")]
         if (launch.peak_activation, launch.kv_cache, launch.kv_cache_tokens) == (None,) * 3:
             lacking.append("any of peak_activation_gib, kv_cache_gib and kv_cache_tokens")
-        if lacking:
+        if not_measured := {"profiling_skipped", "blocks_overridden"} & set(launch.warnings):
+            notices.append(Notice("launch_not_used", f"{launch.where}: not used, because its pool "
+                                  f"was set by hand ({', '.join(not_measured)})."))
+        elif lacking:
             notices.append(Notice("launch_not_used", f"{launch.where}: not used, because it lacks "
                                   f"{' and '.join(lacking)}."))
         else:

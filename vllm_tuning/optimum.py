@@ -121,9 +121,10 @@ class Optimum:
             return f"# no recommendation: {self.reason}\n"
         lines = [f"max-num-seqs: {self.recommended.max_num_seqs}",
                  f"max-num-batched-tokens: {self.recommended.max_num_batched_tokens}"]
-        for name in ("gpu_memory_utilization", "max_model_len"):
+        for name in ("gpu_memory_utilization", "max_model_len", "tensor_parallel_size",
+                     "pipeline_parallel_size", "kv_cache_dtype"):
             values = {v for f in self.model.launches if (v := getattr(f.launch, name))}
-            if len(values) == 1:
+            if len(values) == 1 and values.isdisjoint((1, "auto")):
                 lines.append(f"{name.replace('_', '-')}: {values.pop()}")
         return "\n".join(lines) + "\n"
 
@@ -154,6 +155,9 @@ def find_optimum(model: MemoryModel, workload: Workload, chunked_prefill=True) -
 
 
 def _no_answer(model: MemoryModel) -> str | None:
+    if any("hybrid_kv" in fitted.launch.warnings for fitted in model.launches):
+        return ("layers of several kinds share the pool, so a request does not cost its length "
+                "times the KV cache of a token")
     for name in ("k1", "k2"):
         if not is_known(getattr(model, name)):
             return f"{name.upper()} is not known: {model.reasons[name]}"

@@ -20,7 +20,7 @@ def with_error(value, digits: int = 0) -> str:
     if value is None or not is_known(value):
         return "?"
     if value.s > 0:
-        digits = max(0, min(digits + 6, 1 - math.floor(math.log10(value.s))))
+        digits = max(0, min(digits + 4, 1 - math.floor(math.log10(value.s))))
         return f"{value.n:,.{digits}f} +- {value.s:,.{digits}f}"
     return f"{value.n:,.{digits}f}"
 
@@ -78,6 +78,21 @@ def _parameters(model: MemoryModel, paint) -> list[str]:
             lines += _wrap(f"{symbol:<3} not known: {model.reasons.get(name, '')}", paint,
                            fg="yellow")
     return lines
+
+
+def launches_text(launches, notices, paint=plain) -> str:
+    """One line a launch: flags, pool and the figures behind it in GiB; then what must be said."""
+    lines = [paint(f"  {'mns':>6}{'mnbt':>8}{'weights':>9}{'N':>7}{'P':>7}{'KV':>8}{'tokens':>12}"
+                   "  status", bold=True)]
+    for launch in launches:
+        gib = [f"{value / GIB:.2f}" if (value := getattr(launch, name)) is not None else "-"
+               for name in ("model_weights", "non_torch", "peak_activation", "kv_cache")]
+        counts = [f"{value:,}" if (value := getattr(launch, name)) else "-"
+                  for name in ("max_num_seqs", "max_num_batched_tokens", "kv_cache_tokens")]
+        lines.append(f"  {counts[0]:>6}{counts[1]:>8}{gib[0]:>9}{gib[1]:>7}{gib[2]:>7}{gib[3]:>8}"
+                     f"{counts[2]:>12}  {launch.status}")
+        lines += _wrap(launch.error, paint, fg="yellow") if launch.error else []
+    return "\n".join([*lines, *_warnings(notices, paint)])
 
 
 def fit_text(model: MemoryModel, paint=plain) -> str:
