@@ -45,6 +45,8 @@ def answer_text(optimum: Optimum, paint=plain) -> str:
                   *_parameters(model, paint)]
     if best or not optimum.method.reason:
         lines += ["", *_steps(optimum)]
+        if optimum.method.reason:
+            lines += _wrap(f"(no four-launch method: {optimum.method.reason})", plain)
     if best:
         lines += ["", "What a larger prefill budget costs (mnbt: mns that still fit):",
                   *_wrap(", ".join(f"{price.max_num_batched_tokens}: {price.max_num_seqs}"
