@@ -122,6 +122,23 @@ def test_the_edge_where_the_budget_may_not_fall_below_the_requests():
     assert best.max_num_seqs == pytest.approx(a * GIB / (k1 + 16 * 4096), rel=0.001)
 
 
+@pytest.mark.parametrize("a1, a2", [(300e6, 0), (30e6, 100e6), (0, 200e6)])
+def test_intercepts_move_the_recommended_budget_as_the_balance_says(a1, a2):
+    """K1*B + a1 = K2*C + k*B + a2 solved for B at the recommended C, with a1 and a2 apart."""
+    k1, k2, k, kappa, a = 150e3, 3.1e6, 8192, 131072, 56 * GIB
+    rows = ["max_num_seqs,max_num_batched_tokens,peak_activation_gib,kv_cache_gib,kv_cache_tokens"]
+    for seqs, tokens in FOUR:
+        peak = max(a1 + k1 * tokens, a2 + k2 * seqs + k * tokens)
+        rows.append(f"{seqs},{tokens},{peak / GIB!r},{(a - peak) / GIB!r},"
+                    f"{int((a - peak) / kappa) // 16 * 16}")
+    optimum = find_optimum(fit_memory_model(parse_launches("\n".join(rows)), Shape(k, kappa)),
+                           Workload(1024, 256))
+    best = optimum.recommended
+    assert best.max_num_batched_tokens == pytest.approx(
+        (k2 * best.max_num_seqs + a2 - a1) / (k1 - k), abs=2)
+    assert 0 <= optimum.max_num_seqs.n - best.max_num_seqs < 1.5
+
+
 def test_without_chunked_prefill_the_budget_holds_the_longest_prompt():
     model = model_of(["llama-3-8b-2-layers"])  # max_model_len 2048
     chunked, whole = (find_optimum(model, Workload(16, 1984), chunked_prefill=on).recommended

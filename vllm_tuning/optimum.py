@@ -191,7 +191,7 @@ class _Pool:
         """The largest B that is free of charge beside C = seqs, but no less than vLLM allows."""
         model_headroom, k1, sampler_headroom, k2, k = self.values
         gap = sampler_headroom - model_headroom
-        return max(seqs, self.least_budget, math.floor((k2 * seqs + gap) / (k1 - k)))
+        return max(seqs, self.least_budget, math.floor((k2 * seqs - gap) / (k1 - k)))
 
     def tokens(self, seqs: int, budget: int, quantile: float = 0.0) -> float:
         """Tokens of the pool at (C, B), less ``quantile`` standard errors; the smaller branch."""
