@@ -194,6 +194,14 @@ def test_yaml_for_vllm_serve():
                      "max-num-batched-tokens": str(optimum.recommended.max_num_batched_tokens),
                      "gpu-memory-utilization": "0.6", "max-model-len": "2048"}
     assert find_optimum(model_of(["qwen3.5-4b-a30"]), Workload(8, 8)).to_yaml().startswith("# no ")
+    long = find_optimum(model_of(["llama-3-8b-2-layers"]), Workload(1024, 2048)).to_yaml()
+    assert long.startswith("# beyond_max_model_len: ")
+
+
+def test_the_confidence_names_the_assumption_it_rests_on():
+    assumed = find_optimum(law(FOUR, 20, 150e3, 3e6), Workload(512, 512))
+    assert assumed.proviso == "95 % confidence, if k is 0"
+    assert find_optimum(model_of(["llama-3-8b-2-layers"]), Workload(8, 8)).proviso == "95 % confidence"
 
 
 @pytest.mark.parametrize("lengths", [(0, 8), (8, 0), (-1, 8)])

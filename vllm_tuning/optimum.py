@@ -76,6 +76,11 @@ class Optimum:
     prices: tuple[Price, ...] = ()
     notices: tuple[Notice, ...] = field(default=())
 
+    @property
+    def proviso(self) -> str:
+        """What the confidence rests on: an assumed k has no error bar of its own."""
+        return "95 % confidence" + (", if k is 0" if self.model.k_source == "assumed 0" else "")
+
     def to_dict(self) -> dict:
         """JSON of ``recommend``: bytes and tokens, GiB where the name says so, null = unknown."""
         model, seed = self.model, self.method
@@ -119,7 +124,8 @@ class Optimum:
         """A file for ``vllm serve --config``: the flags, and those of the launches it stands on."""
         if self.recommended is None:
             return f"# no recommendation: {self.reason}\n"
-        lines = [f"max-num-seqs: {self.recommended.max_num_seqs}",
+        lines = [*(f"# {notice.name}: {notice.text}" for notice in self.notices),
+                 f"max-num-seqs: {self.recommended.max_num_seqs}",
                  f"max-num-batched-tokens: {self.recommended.max_num_batched_tokens}"]
         for name in ("gpu_memory_utilization", "max_model_len", "tensor_parallel_size",
                      "pipeline_parallel_size", "kv_cache_dtype"):
@@ -198,7 +204,8 @@ class _Pool:
         return min(self._branches(seqs, budget, quantile))[0]
 
     def stderr(self, seqs: int, budget: int) -> float:
-        return min(self._branches(seqs, budget, 0.0))[1]
+        """Of the printed tokens: both the prediction and vLLM's figure are floors to a block."""
+        return math.hypot(min(self._branches(seqs, budget, 0.0))[1], self.block / math.sqrt(6))
 
     def _branches(self, seqs, budget, quantile):
         for slope in ((1.0, -budget, 0.0, 0.0, 0.0),

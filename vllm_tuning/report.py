@@ -75,7 +75,7 @@ def answer(optimum: Optimum) -> str:
     facts = (("KV cache to expect", "estimated", f"{best.kv_cache / GIB:.2f} GiB, "
               f"{best.kv_cache_tokens:,} ± {best.kv_cache_tokens_stderr:,.0f} tokens"),
              ("Full requests it holds", "derived", f"{best.concurrency:,.1f}"),
-             ("At once without preemption", "derived", f"{best.max_num_seqs:,} (95 % confidence)"))
+             ("At once without preemption", "derived", f"{best.max_num_seqs:,} ({optimum.proviso})"))
     steps = ((f"four-launch formula{tag('estimated')}", number(seed.max_num_seqs, seed.reason),
               number(seed.max_num_batched_tokens), "slopes of the printed peak"),
              (f"refined{tag('estimated')}", number(optimum.max_num_seqs),
