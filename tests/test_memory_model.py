@@ -220,3 +220,10 @@ def test_two_files_make_one_fit_and_must_agree(tmp_path):
     with pytest.raises(InputError, match="b.csv:2: vllm_version"):
         model_of([tmp_path / "a.csv", tmp_path / "b.csv"])
     assert len(model_of([tmp_path / "a.csv"]).launches) == 2
+
+
+def test_tokens_alone_ask_for_the_config():
+    tokens = rows("16,2048,480000", "16,8192,400000",
+                  columns="max_num_seqs,max_num_batched_tokens,kv_cache_tokens")
+    assert "--config" in fit_memory_model(tokens).reasons["k1"]
+    assert fit_memory_model(tokens, Shape(K, 8192)).k1.n == pytest.approx(80000 * 8192 / 6144)

@@ -58,7 +58,8 @@ def _missing_slope(model, slope: str) -> str:
         return "max_num_seqs is not given for any launch"
     if not mine:
         return (f"no launch is in the {branch}'s branch: in all of them the {other} run sets the "
-                f"peak, which does not move with {axis} beyond its rounding")
+                "peak" + (f", which does not move with {axis} beyond its rounding"
+                          if len({getattr(f.launch, axis) for f in model.launches}) > 1 else ""))
     values = {min(l.max_num_seqs, l.max_num_batched_tokens) if slope == "k2"
               else l.max_num_batched_tokens for l in mine}
     return (f"the {branch}'s branch holds launches at one {axis} only "

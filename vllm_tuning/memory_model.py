@@ -136,7 +136,9 @@ def fit_memory_model(launches: list[Launch], shape: Shape | None = None) -> Memo
                                          hidden / route.scale.n if hidden else None), hidden,
                      used, corrections, kappa, block_size)
               for route in routes(used, kappa, block_size, corrections, error)]
-    return _explain(min(solved, key=_uncertainty), notices) if solved else _nothing(notices)
+    return _explain(min(solved, key=_uncertainty), notices) if solved else _nothing(
+        notices, "kv_cache_tokens alone does not tell bytes: give --config config.json, or "
+        "kv_cache_gib in one launch")
 
 
 def model_of(sources, config=None) -> MemoryModel:
@@ -178,9 +180,8 @@ def _usable(launches: list[Launch]) -> tuple[list[Launch], list[Notice]]:
     return used, notices
 
 
-def _nothing(notices) -> MemoryModel:
-    reason = ("no launch has max_num_seqs, max_num_batched_tokens and one of peak_activation_gib, "
-              "kv_cache_gib, kv_cache_tokens")
+def _nothing(notices, reason="no launch has max_num_seqs, max_num_batched_tokens and one of "
+             "peak_activation_gib, kv_cache_gib, kv_cache_tokens") -> MemoryModel:
     return MemoryModel(None, *[UNKNOWN] * 5, "unknown", *[UNKNOWN] * 4, 0.0, 16, (), 0.0, 0.0, 0,
                        {name: reason for name in ("k1", "a1", "k2", "a2", "k")}, (), tuple(notices))
 
