@@ -186,3 +186,9 @@ def test_fit_takes_a_log_and_names_the_launches_to_make():
     log = str(ROOT / "tests/data/logs/v0.32-exact.log")
     fit = json.loads(run("fit", log, "--json").stdout)
     assert len(fit["launches"]) == 1 and len(fit["next_launches"]) >= 3
+
+
+def test_the_answer_fits_80_columns_where_k_is_assumed(tmp_path):
+    (tmp_path / "launches.csv").write_text((ROOT / "data" / SET / "launches.csv").read_text())
+    answer = run("recommend", str(tmp_path), *LENGTHS).stdout
+    assert "16 KiB" in answer and all(len(line) <= 80 for line in answer.splitlines())

@@ -1,6 +1,7 @@
 """Launches in, parameters and their errors out: against vLLM's exact bytes and real launches."""
 
 import math
+import random
 
 import pytest
 
@@ -227,3 +228,19 @@ def test_tokens_alone_ask_for_the_config():
                   columns="max_num_seqs,max_num_batched_tokens,kv_cache_tokens")
     assert "--config" in fit_memory_model(tokens).reasons["k1"]
     assert fit_memory_model(tokens, Shape(K, 8192)).k1.n == pytest.approx(80000 * 8192 / 6144)
+
+
+def test_an_assumed_block_size_is_told():
+    names = [notice.name for notice in fit_memory_model(rows("16,2048,0.3", "16,4096,0.6")).notices]
+    assert names == ["block_size_assumed"]
+
+
+def test_noise_of_three_hundred_launches_is_no_contradiction():
+    draw, text = random.Random(2), []
+    for _ in range(300):
+        seqs, tokens = draw.choice((16, 64, 256, 512)), draw.choice((512, 1024, 2048, 4096, 8192))
+        peak = max(150e3 * tokens, 3e6 * seqs) / GIB + draw.gauss(0, 0.03)
+        text.append(f"{seqs},{tokens},{max(peak, 0):.2f}")
+    model = fit_memory_model(rows(*text))
+    assert model.k1.n == pytest.approx(150e3, abs=4 * model.k1.s)
+    assert model.k2.n == pytest.approx(3e6, abs=4 * model.k2.s)

@@ -10,7 +10,7 @@ from vllm_tuning.kv_cache import Shape
 from vllm_tuning.launches import Launch, parse_launches
 from vllm_tuning.memory_model import fit_memory_model, model_of
 from vllm_tuning.optimum import CONFIDENCE, NORMAL_95, find_optimum, one_sided_quantile
-from vllm_tuning.units import GIB
+from vllm_tuning.units import GIB, InputError
 from vllm_tuning.workload import Workload
 
 K1, K2, K, KAPPA, BLOCK = 147456, 3094568, 8192, 8192, 32
@@ -198,9 +198,33 @@ def test_yaml_for_vllm_serve():
     assert long.startswith("# beyond_max_model_len: ")
 
 
+def test_without_a_config_the_answer_still_fits_whatever_the_hidden_size():
+    """True k from 2 to 16 KiB, never told: the true pool holds the recommended requests."""
+    draw, held, tried = np.random.default_rng(8), 0, 0
+    for _ in range(200):
+        a, k1, k = draw.uniform(15, 60), draw.uniform(8e4, 4e5), draw.choice([2048, 8192, 16384])
+        k2 = draw.uniform(8 * k1, 40 * k1)
+        rows = ["max_num_seqs,max_num_batched_tokens,kv_cache_gib,kv_cache_tokens"]
+        for seqs, tokens in FOUR:
+            pool = a * GIB - max(k1 * tokens, k2 * seqs + k * tokens)
+            rows.append(f"{seqs},{tokens},{pool / GIB:.2f},{int(pool / 131072) // 16 * 16}")
+        work = Workload(int(draw.integers(1, 4000)), int(draw.integers(1, 4000)))
+        try:
+            best = find_optimum(fit_memory_model(parse_launches("\n".join(rows))), work).recommended
+        except InputError:
+            continue
+        if best:
+            tried += 1
+            peak = max(k1 * best.max_num_batched_tokens,
+                       k2 * best.max_num_seqs + k * best.max_num_batched_tokens)
+            blocks = (a * GIB - peak) // (16 * 131072)
+            held += blocks - 1 >= best.max_num_seqs * -(-work.length // 16)
+    assert tried > 150 and held >= 0.95 * tried
+
+
 def test_the_confidence_names_the_assumption_it_rests_on():
     assumed = find_optimum(law(FOUR, 20, 150e3, 3e6), Workload(512, 512))
-    assert assumed.proviso == "95 % confidence, if k is 0"
+    assert assumed.proviso == "95 % confidence, for k up to 16 KiB"
     assert find_optimum(model_of(["llama-3-8b-2-layers"]), Workload(8, 8)).proviso == "95 % confidence"
 
 

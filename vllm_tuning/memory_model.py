@@ -255,8 +255,11 @@ def _fitted_launches(route: Route, fit: BranchFit, left_over: float, corrections
 def _refuse_falling_peaks(route: Route, fit: BranchFit) -> None:
     """No law can hold where P falls by more than rounding while neither B nor C falls."""
     readings = route.readings
+    residuals = np.abs(readings.y - fit.predicted)
     allowed = max(3 * readings.unit, 0.05 * np.ptp(readings.y))
-    if np.max(np.abs(readings.y - fit.predicted)) <= allowed / 2:
+    if len(residuals) >= 10:
+        allowed = max(allowed, 10 * np.median(residuals))  # noise of many launches is no fall
+    if np.max(residuals) <= allowed / 2:
         return
     order = np.lexsort((readings.requests, readings.tokens))
     for place, high in enumerate(order):
@@ -321,5 +324,9 @@ def _explain(model: MemoryModel, notices: list[Notice]) -> MemoryModel:
         notices = [*notices, Notice(
             "hidden_states_unknown", "k, the hidden states kept while the sampler runs, is taken as "
             "0: the launches do not tell it. Give --config config.json (hidden size x bytes).")]
+    if not any(fitted.launch.block_size for fitted in model.launches):
+        notices = [*notices, Notice(
+            "block_size_assumed", "No launch gives block_size: 16 tokens is taken, vLLM's default. "
+            "With larger blocks a request takes more, and the answer can be too high.")]
     return replace(model, reasons=reasons, next_launches=tuple(next_launches(model)),
                    notices=(*notices, *poor_fit(model)))

@@ -18,6 +18,7 @@ from .units import GIB
 from .workload import Workload
 
 CONFIDENCE = 0.95
+LARGEST_ASSUMED_K = 16384  # bytes: 8,192 bf16 elements, the hidden size of a 70B model
 NORMAL_95 = 1.6448536269514722  # one-sided quantile of the normal distribution
 PRICED_BUDGETS = tuple(2**power for power in range(9, 16))  # 512 ... 32768
 
@@ -78,8 +79,9 @@ class Optimum:
 
     @property
     def proviso(self) -> str:
-        """What the confidence rests on: an assumed k has no error bar of its own."""
-        return "95 % confidence" + (", if k is 0" if self.model.k_source == "assumed 0" else "")
+        """What the confidence rests on: an assumed k is given room up to a 70B model's."""
+        return "95 % confidence" + (", for k up to 16 KiB" if self.model.k_source == "assumed 0"
+                                    else "")
 
     def to_dict(self) -> dict:
         """JSON of ``recommend``: bytes and tokens, GiB where the name says so, null = unknown."""
@@ -192,6 +194,11 @@ class _Pool:
             model.sampler_headroom - model.graph_charge, model.k2, model.k)]
         self.values = np.array([value.n for value in in_tokens])
         self.covariance = np.array(covariance_matrix(in_tokens))
+        # a2 was fitted with the k of the sampler's launches in it: only a budget above theirs adds
+        self.k_known_at = min(fitted.launch.max_num_batched_tokens for fitted in model.launches
+                              if fitted.branch == "sampler")
+        self.k_room = (min(LARGEST_ASSUMED_K, model.k1.n) / model.kv_per_token.n
+                       if model.k_source == "assumed 0" else 0.0)
 
     def free_budget(self, seqs: int) -> int:
         """The largest B that is free of charge beside C = seqs, but no less than vLLM allows."""
@@ -204,15 +211,21 @@ class _Pool:
         return min(self._branches(seqs, budget, quantile))[0]
 
     def stderr(self, seqs: int, budget: int) -> float:
-        """Of the printed tokens: both the prediction and vLLM's figure are floors to a block."""
-        return math.hypot(min(self._branches(seqs, budget, 0.0))[1], self.block / math.sqrt(6))
+        """Of the printed tokens: fit, assumed k, and the floor to a block on both sides."""
+        return math.hypot(min(self._branches(seqs, budget, 0.0))[1], self.block / math.sqrt(6),
+                          self._room(budget) / math.sqrt(3))
+
+    def _room(self, budget) -> float:
+        """Tokens that hidden states would take at ``budget`` where k is only assumed to be 0."""
+        return self.k_room * max(0, budget - self.k_known_at)
 
     def _branches(self, seqs, budget, quantile):
         for slope in ((1.0, -budget, 0.0, 0.0, 0.0),
                       (0.0, 0.0, 1.0, -min(seqs, budget), -budget)):
             slope = np.array(slope)
             error = math.sqrt(max(slope @ self.covariance @ slope, 0.0))
-            yield float(slope @ self.values) - quantile * error, error
+            room = self._room(budget) if quantile and slope[2] else 0.0
+            yield float(slope @ self.values) - quantile * error - room, error
 
     def whole_tokens(self, seqs: int, budget: int) -> int:
         return math.floor(self.tokens(seqs, budget) / self.block) * self.block

@@ -37,8 +37,8 @@ def answer_text(optimum: Optimum, paint=plain) -> str:
             "",
             f"  {best.kv_cache_tokens:,} +- {best.kv_cache_tokens_stderr:,.0f} tokens of KV cache "
             f"to expect ({best.kv_cache / GIB:.2f} GiB):",
-            f"  {best.concurrency:,.1f} full requests, so {best.max_num_seqs} at once never preempt "
-            f"({optimum.proviso})",
+            *_wrap(f"{best.concurrency:,.1f} full requests, so {best.max_num_seqs} at once never "
+                   f"preempt ({optimum.proviso})", plain),
         ]
     else:
         lines += [*_wrap(f"No recommendation. {optimum.reason[:1].upper()}{optimum.reason[1:]}.", paint, fg="yellow"), "",
