@@ -1,6 +1,5 @@
 """Figures: axes with units, and lines where the law says, computed here by hand."""
 
-import math
 
 import numpy as np
 import pytest

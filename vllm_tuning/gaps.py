@@ -6,11 +6,16 @@
 from dataclasses import dataclass
 
 from .branches import SIGNIFICANT
-from .launches import Launch, Notice
+from .launches import Notice
 from .uncertain import is_known
 from .units import GIB
 
 _AXIS = {"k1": "max_num_batched_tokens", "k2": "max_num_seqs"}
+
+
+def serve_flags(max_num_seqs: int, max_num_batched_tokens: int) -> str:
+    """The two flags as ``vllm serve`` takes them."""
+    return f"--max-num-seqs {max_num_seqs} --max-num-batched-tokens {max_num_batched_tokens}"
 
 
 @dataclass(frozen=True)
@@ -20,6 +25,10 @@ class NextLaunch:
     max_num_seqs: int
     max_num_batched_tokens: int
     why: str
+
+    @property
+    def flags(self) -> str:
+        return serve_flags(self.max_num_seqs, self.max_num_batched_tokens)
 
 
 def within_rounding(model) -> dict[str, str]:

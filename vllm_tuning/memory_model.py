@@ -20,7 +20,7 @@ from .gaps import NextLaunch, missing_reasons, next_launches, poor_fit, within_r
 from .kv_cache import Shape, read_shape
 from .launches import Launch, Notice, locate
 from .readings import Route, column, corrections_to_pool, kv_per_token, rounding, routes
-from .server_log import read_source
+from .sources import read_source
 from .uncertain import UNKNOWN, exact, is_known, nominal, stderr
 from .units import GIB, InputError
 
@@ -77,12 +77,6 @@ class MemoryModel:
     def pool(self, seqs, tokens) -> UFloat:
         """KV(B, C) = A - G - P(B, C), bytes: the smaller of the two pools."""
         return min(self.pools(seqs, tokens), key=lambda pool: pool.n)
-
-    @property
-    def identified(self) -> bool:
-        """Both slopes and what is left over for the pool are known."""
-        return all(is_known(value) for value in (self.k1, self.k2, self.model_headroom,
-                                                 self.sampler_headroom))
 
     def to_dict(self) -> dict:
         """JSON of ``fit``: bytes, null where unknown."""

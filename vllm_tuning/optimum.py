@@ -11,6 +11,7 @@ import numpy as np
 from uncertainties import UFloat, covariance_matrix
 
 from .four_launches import SeedAnswer, seed_answer
+from .gaps import serve_flags
 from .launches import Notice
 from .memory_model import MemoryModel
 from .uncertain import is_known, nominal, stderr
@@ -61,6 +62,10 @@ class Recommended:
     kv_cache_tokens: int
     kv_cache_tokens_stderr: float
     concurrency: float
+
+    @property
+    def flags(self) -> str:
+        return serve_flags(self.max_num_seqs, self.max_num_batched_tokens)
 
 
 @dataclass(frozen=True)
@@ -220,12 +225,12 @@ class _Pool:
         return self.k_room * max(0, budget - self.k_known_at)
 
     def _branches(self, seqs, budget, quantile):
-        for slope in ((1.0, -budget, 0.0, 0.0, 0.0),
-                      (0.0, 0.0, 1.0, -min(seqs, budget), -budget)):
+        room = self._room(budget) if quantile else 0.0
+        for slope, kept in (((1.0, -budget, 0.0, 0.0, 0.0), 0.0),
+                            ((0.0, 0.0, 1.0, -min(seqs, budget), -budget), room)):
             slope = np.array(slope)
             error = math.sqrt(max(slope @ self.covariance @ slope, 0.0))
-            room = self._room(budget) if quantile and slope[2] else 0.0
-            yield float(slope @ self.values) - quantile * error - room, error
+            yield float(slope @ self.values) - quantile * error - kept, error
 
     def whole_tokens(self, seqs: int, budget: int) -> int:
         return math.floor(self.tokens(seqs, budget) / self.block) * self.block

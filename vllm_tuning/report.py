@@ -65,8 +65,7 @@ def answer(optimum: Optimum) -> str:
     best, seed = optimum.recommended, optimum.method
     warned = '<p><a href="#Warnings">Read the warnings before use.</a></p>' * bool(optimum.notices)
     if best is None:
-        plan = "\n".join(f"--max-num-seqs {launch.max_num_seqs} --max-num-batched-tokens "
-                         f"{launch.max_num_batched_tokens}   # {launch.why}"
+        plan = "\n".join(f"{launch.flags}   # {launch.why}"
                          for launch in optimum.model.next_launches)
         return (f'<section class="answer open"><p><strong>No recommendation yet.</strong> '
                 f"{escape(optimum.reason[0].upper() + optimum.reason[1:])}.</p>{warned}"
@@ -85,8 +84,7 @@ def answer(optimum: Optimum) -> str:
               "also whole requests and KV blocks, vLLM's rules, 95 % confidence"))
     return "\n".join((
         '<section class="answer"><p>Add to the flags of the launches:</p>',
-        to_copy(f"--max-num-seqs {best.max_num_seqs} --max-num-batched-tokens "
-                f"{best.max_num_batched_tokens}"), warned,
+        to_copy(best.flags), warned,
         table([name + tag(kind) for name, kind, _ in facts],
               [[f"<strong>{fact}</strong>" for *_, fact in facts]]),
         table(("step", "max-num-seqs", "max-num-batched-tokens", "accounts for"), steps),

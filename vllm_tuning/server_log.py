@@ -7,9 +7,8 @@ weighs the ranks of an engine. Here readings become starts, and starts become la
 
 import re
 from dataclasses import dataclass, field
-from pathlib import Path
 
-from .launches import COLUMNS, Launch, Notice, read_launches
+from .launches import Launch, Notice
 from .log_engine import launch_of
 from .log_formats import ENGINE, ERROR, FLAGS, LATE, LOAD, MARK, POOL, PROFILE, SERVER
 from .log_lines import Process, open_log
@@ -40,22 +39,6 @@ def read_log(source, name: str | None = None) -> list[Launch]:
                          "its start on, with lines such as 'Available KV cache memory: 54.8 GiB'")
     return [launch_of(part, f"{name}:{number}")
             for start in real for number, part in start.engines()]
-
-
-def read_source(source) -> list[Launch]:
-    """The launches that LAUNCHES names: a launches.csv, a folder of one, a carried set, or a log."""
-    path = Path(source)
-    if str(source) != "-" and (not path.is_file() or path.suffix == ".csv" or _has_header(path)):
-        return read_launches(source)
-    return read_log(source)
-
-
-def _has_header(path: Path) -> bool:
-    """Whether the first line that is no comment names columns of a launches.csv."""
-    with path.open(encoding="utf-8-sig", errors="replace") as file:
-        first = next((line for line in iter(lambda: file.readline(4096), "")
-                      if line.strip() and not line.startswith("#")), "")
-    return any(cell.strip() in COLUMNS for cell in first.split(","))
 
 
 @dataclass

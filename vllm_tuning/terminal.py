@@ -32,8 +32,7 @@ def answer_text(optimum: Optimum, paint=plain) -> str:
     best, model = optimum.recommended, optimum.model
     if best:
         lines += [
-            paint(f"  --max-num-seqs {best.max_num_seqs} "
-                  f"--max-num-batched-tokens {best.max_num_batched_tokens}", bold=True, fg="green"),
+            paint(f"  {best.flags}", bold=True, fg="green"),
             "",
             f"  {best.kv_cache_tokens:,} +- {best.kv_cache_tokens_stderr:,.0f} tokens of KV cache "
             f"to expect ({best.kv_cache / GIB:.2f} GiB):",
@@ -41,7 +40,8 @@ def answer_text(optimum: Optimum, paint=plain) -> str:
                    f"preempt ({optimum.proviso})", plain),
         ]
     else:
-        lines += [*_wrap(f"No recommendation. {optimum.reason[:1].upper()}{optimum.reason[1:]}.", paint, fg="yellow"), "",
+        reason = optimum.reason[0].upper() + optimum.reason[1:]
+        lines += [*_wrap(f"No recommendation. {reason}.", paint, fg="yellow"), "",
                   *_parameters(model, paint)]
     if best or not optimum.method.reason:
         lines += ["", *_steps(optimum)]
@@ -121,11 +121,10 @@ def fit_text(model: MemoryModel, paint=plain) -> str:
 def _next_steps(model: MemoryModel, paint) -> list[str]:
     if not model.next_launches:
         return []
-    flags = [f"--max-num-seqs {n.max_num_seqs} --max-num-batched-tokens {n.max_num_batched_tokens}"
-             for n in model.next_launches]
+    width = max(len(launch.flags) for launch in model.next_launches)
     return ["", paint("Launch next, all else equal:", bold=True),
-            *(f"  {flag:<{max(map(len, flags))}}   # {n.why.split(':')[0]}"
-              for flag, n in zip(flags, model.next_launches))]
+            *(f"  {launch.flags:<{width}}   # {launch.why.split(':')[0]}"
+              for launch in model.next_launches)]
 
 
 def _warnings(notices, paint) -> list[str]:
