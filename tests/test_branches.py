@@ -15,7 +15,7 @@ HIDDEN = 512.0  # 256 hidden x 2 bytes
 def readings(grid, which=slice(None)):
     peak = grid["peak"][which]
     return Readings(grid["tokens"][which], grid["seqs"][which], peak,
-                    np.full(len(peak), 0.5 / 3**0.5), 1.0)
+                    np.full(len(peak), 0.5 / 3**0.5), np.ones(len(peak)))
 
 
 def test_nist_norris_to_ten_digits():
@@ -78,7 +78,7 @@ def test_any_four_launches_that_identify_the_slopes_predict_the_held_out_rows(gr
 def synthetic(pairs, peak, unit=0.01, seed=0):
     tokens, seqs = (np.array(column, dtype=float) for column in zip(*pairs))
     y = np.round(peak(tokens, seqs) / unit) * unit
-    return Readings(tokens, seqs, y, np.full(len(y), unit / 2 / 3**0.5), unit)
+    return Readings(tokens, seqs, y, np.full(len(y), unit / 2 / 3**0.5), np.full(len(y), unit))
 
 
 def test_one_branch_only_is_left_one_branch():

@@ -1,6 +1,9 @@
+import math
+
+import numpy as np
 import pytest
 
-from vllm_tuning.units import GIB, parse_size, printed_half_width
+from vllm_tuning.units import GIB, parse_size, printed_half_widths
 
 
 @pytest.mark.parametrize("text, value", [
@@ -19,8 +22,14 @@ def test_what_is_not_a_size_is_refused(text):
 @pytest.mark.parametrize("gib, half", [
     ([3.6, 2.85], 0.005), ([5, 6], 0.005), ([15.3916, 1.0], 0.00005), ([-0.22], 0.005), ([], 0.005)])
 def test_width_of_a_column_is_that_of_its_most_precise_value(gib, half):
-    assert printed_half_width([value * GIB for value in gib]) == pytest.approx(half * GIB)
+    widths = printed_half_widths([value * GIB for value in gib])
+    assert widths == pytest.approx(np.full(len(gib), half * GIB))
 
 
-def test_exact_bytes_keep_half_a_byte():
-    assert printed_half_width([12571137.0, 75497472.0]) == 0.5
+def test_exact_bytes_keep_half_a_byte_also_where_they_are_round():
+    assert list(printed_half_widths([12571137.0, 75497472.0, GIB, math.nan])[:3]) == [0.5] * 3
+
+
+def test_exact_bytes_do_not_make_the_printed_figures_beside_them_exact():
+    widths = printed_half_widths([36.17 * GIB, 37985058816.0, 3.6 * GIB, math.nan])
+    assert widths[:3] == pytest.approx([0.005 * GIB, 0.5, 0.005 * GIB]) and math.isnan(widths[3])

@@ -67,13 +67,13 @@ def peak_activation(tokens, seqs, k1, a1, k2, a2, k):
 
 @dataclass(frozen=True)
 class Readings:
-    """What a fit sees: B, C, and y = P up to a constant, with standard error and printed unit."""
+    """What a fit sees: B, C, and y = P up to a constant, with standard errors and printed units."""
 
     tokens: np.ndarray
     seqs: np.ndarray
     y: np.ndarray
     sigma: np.ndarray
-    unit: float
+    units: np.ndarray
 
     @property
     def requests(self) -> np.ndarray:
@@ -81,7 +81,7 @@ class Readings:
 
     def subset(self, which) -> "Readings":
         return Readings(self.tokens[which], self.seqs[which], self.y[which], self.sigma[which],
-                        self.unit)
+                        self.units[which])
 
 
 @dataclass(frozen=True)
@@ -246,8 +246,9 @@ def _choose(readings: Readings, candidates: list[BranchFit]) -> BranchFit:
     n = len(readings.y)
     spread = np.ptp(readings.y)
 
-    def off(fit):
-        return np.max(np.abs(readings.y - fit.predicted)) if np.isfinite(fit.chi2) else np.inf
+    def explains(fit, slack=0.0):
+        off = np.abs(readings.y - fit.predicted)
+        return np.isfinite(fit.chi2) and np.all(off <= np.maximum(readings.units * (1 + 1e-6), slack))
 
     def cost(fit):
         """Parameters, dearer for a free k: it can tilt one plane through both branches."""
@@ -258,12 +259,12 @@ def _choose(readings: Readings, candidates: list[BranchFit]) -> BranchFit:
                   if fit.both_slopes else 0.0)
         return (offset > 0.2 * spread, cost(fit), not fit.both_slopes, max(fit.chi2, n), offset)
 
-    adequate = [fit for fit in candidates if off(fit) <= readings.unit * (1 + 1e-6)]
+    adequate = [fit for fit in candidates if explains(fit)]
     best = (min(adequate, key=rank) if adequate else
             min(candidates, key=lambda fit: (fit.chi2 / max(n - cost(fit), 0.5), cost(fit))))
     if not best.both_slopes:
         alone = [fit for fit in candidates if not (fit.model_branch and fit.sampler_branch)
-                 and cost(fit) < cost(best) and off(fit) <= max(readings.unit, 0.01 * spread)]
+                 and cost(fit) < cost(best) and explains(fit, 0.01 * spread)]
         best = min([*alone, *([] if alone else [best])], key=lambda fit: fit.chi2)
     return best
 

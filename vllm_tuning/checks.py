@@ -6,8 +6,10 @@ raises InputError; one under which an answer is still right gives a Notice.
 
 from collections import Counter
 
-from .launches import Launch, Notice
-from .units import GIB, InputError, printed_half_width
+import numpy as np
+
+from .launches import Launch, Notice, column
+from .units import GIB, InputError, printed_half_widths
 
 _EXACT = {
     "vllm_version": "fit one release at a time, since each has its own sampler",
@@ -59,28 +61,27 @@ def _odd_ones(launches: list[Launch], name: str):
     if not known:
         return
     usual = sorted(value for _, value in known)[len(known) // 2]
-    unit = 2 * printed_half_width([value for _, value in known])
-    for launch, value in known:
-        if abs(value - usual) > unit * (1 + 1e-6):
+    units = 2 * printed_half_widths([value for _, value in known])
+    allowed = np.maximum(units, units[[value for _, value in known].index(usual)])
+    for (launch, value), allowed in zip(known, allowed):
+        if abs(value - usual) > allowed * (1 + 1e-6):
             yield launch, value, usual
 
 
-def kv_per_token_interval(launch: Launch, half_width: float) -> tuple[float, float] | None:
-    """Bounds of KV / KVS, bytes: KV is rounded, KVS is a floor to whole blocks of tokens."""
-    if launch.kv_cache is None or not launch.kv_cache_tokens or launch.kv_cache <= 0:
-        return None
-    block = launch.block_size or 16
-    return ((launch.kv_cache - half_width) / (launch.kv_cache_tokens + block),
-            (launch.kv_cache + half_width) / launch.kv_cache_tokens)
+def kv_per_token_intervals(launches: list[Launch]) -> list[tuple[Launch, tuple[float, float]]]:
+    """Bounds of KV / KVS, bytes, where both are there: KV is rounded, KVS a floor to whole blocks."""
+    half_widths = printed_half_widths(column(launches, "kv_cache"))
+    return [(launch, ((launch.kv_cache - half) / (launch.kv_cache_tokens + (launch.block_size or 16)),
+                      (launch.kv_cache + half) / launch.kv_cache_tokens))
+            for launch, half in zip(launches, half_widths)
+            if launch.kv_cache is not None and launch.kv_cache_tokens and launch.kv_cache > 0]
 
 
 def _check_kv_per_token(launches: list[Launch]) -> None:
     """kappa = KV / KVS is one number, unless max_model_len differs (hybrid models print it so)."""
     if len({launch.max_model_len for launch in launches} - {None}) > 1:
         return
-    half_width = printed_half_width([l.kv_cache for l in launches if l.kv_cache is not None])
-    every = [(launch, interval) for launch in launches
-             if (interval := kv_per_token_interval(launch, half_width))]
+    every = kv_per_token_intervals(launches)
     if not every:
         return
     usual = sorted((low + high) / 2 for _, (low, high) in every)[len(every) // 2]
@@ -105,16 +106,14 @@ def _non_torch(launches: list[Launch]):
 
 def _balance(launches: list[Launch]):
     """TM*U - M - N - G - P = KV within the rounding of its terms, where all are given."""
-    widths = {}
-    for name in ("total_memory", "model_weights", "non_torch", "peak_activation", "kv_cache"):
-        values = [v for l in launches if (v := getattr(l, name)) is not None]
-        widths[name] = printed_half_width(values)
-    for launch in launches:
+    names = ("total_memory", "model_weights", "non_torch", "peak_activation", "kv_cache")
+    charges = column(launches, "graph_charge")
+    allowed = sum((printed_half_widths(column(launches, name)) for name in names),
+                  np.where(charges > 0, printed_half_widths(charges), 0.0))
+    for launch, allowed in zip(launches, allowed):
         if None in (launch.left_over, launch.peak_activation, launch.kv_cache):
             continue
         gap = launch.left_over - launch.peak_activation - launch.kv_cache
-        allowed = sum(widths.values()) + (printed_half_width([launch.graph_charge])
-                                          if launch.graph_charge else 0)
         if abs(gap) > allowed * (1 + 1e-6):
             yield Notice("balance_does_not_close",
                          f"{launch.where}: total x utilization - weights - non_torch - graphs - "

@@ -12,9 +12,9 @@ import numpy as np
 from uncertainties import UFloat, ufloat
 
 from .branches import SIGNIFICANT, least_squares
-from .launches import Launch
+from .launches import Launch, column
 from .memory_model import FittedLaunch
-from .readings import ROOT3, column, rounding
+from .readings import rounding
 
 
 def seed_point(a, kappa, k1, k2, length):
@@ -95,35 +95,37 @@ def _first(launches: list[Launch], figure) -> UFloat | None:
 
 def _left_over(launch: Launch, launches: list[Launch]) -> UFloat | None:
     """A = TM*U - M - N - G, else by Equation 1 the sum KV + P; None where neither is printed."""
+    def error(name):
+        return rounding(column(launches, name))[launches.index(launch)]
+
     if launch.left_over is None:
         if None in (launch.kv_cache, launch.peak_activation):
             return None
         return ufloat(launch.kv_cache + launch.peak_activation, math.hypot(
-            *(rounding(column(launches, name)) for name in ("kv_cache", "peak_activation"))) / ROOT3)
-    variance = sum((rounding(column(launches, name)) * factor) ** 2 for name, factor in
-                   (("total_memory", launch.gpu_memory_utilization), ("model_weights", 1),
-                    ("non_torch", 1)))
-    return ufloat(launch.left_over, math.sqrt(variance) / ROOT3)
+            *(error(name) for name in ("kv_cache", "peak_activation"))))
+    return ufloat(launch.left_over, math.hypot(
+        error("total_memory") * launch.gpu_memory_utilization, error("model_weights"),
+        error("non_torch")))
 
 
 def _kappa(launch: Launch, launches: list[Launch]) -> UFloat | None:
     if not launch.kv_cache or not launch.kv_cache_tokens or launch.kv_cache < 0:
         return None
-    return ufloat(launch.kv_cache, rounding(column(launches, "kv_cache")) / ROOT3
-                  ) / launch.kv_cache_tokens
+    error = rounding(column(launches, "kv_cache"))[launches.index(launch)]
+    return ufloat(launch.kv_cache, error) / launch.kv_cache_tokens
 
 
 def _slope_of_peak(launches: list[Launch], axis: str) -> UFloat | None:
     peak = column(launches, "peak_activation")
-    half_width = rounding(peak)
+    errors = rounding(peak)
     derived = np.array([math.nan if None in (l.left_over, l.kv_cache) else l.left_over - l.kv_cache
                         for l in launches])
     if not np.isfinite(peak).sum() >= 2:
-        peak, half_width = derived, rounding(column(launches, "kv_cache"))
+        peak, errors = derived, rounding(column(launches, "kv_cache"))
     known = np.isfinite(peak)
     x = column(launches, axis)[known]
     if known.sum() < 2 or not np.ptp(x) > 0:
         return None
-    fit = least_squares(np.column_stack([np.ones(len(x)), x]), peak[known], half_width / ROOT3)
+    fit = least_squares(np.column_stack([np.ones(len(x)), x]), peak[known], errors[known])
     scale_up = max(1.0, fit.chi2 / fit.dof) if fit.dof else 1.0
     return ufloat(fit.params[1], math.sqrt(fit.covariance[1, 1] * scale_up))

@@ -7,11 +7,14 @@ words, with ``_gib`` where the figure is written in GiB. A blank cell is unknown
 import csv
 import functools
 import io
+import math
 import os
 import re
 import tempfile
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+
+import numpy as np
 
 from .units import GIB, InputError, parse_size
 
@@ -97,6 +100,12 @@ def release(version: str | None) -> tuple[int, ...]:
     """The numbers of a vLLM version, () if unknown: ``0.20.2rc1`` -> (0, 20, 2)."""
     match = re.match(r"v?(\d{1,9}(?:\.\d{1,9})*)", version or "", re.ASCII)
     return tuple(int(part) for part in match.group(1).split(".")) if match else ()
+
+
+def column(launches: list[Launch], name: str) -> np.ndarray:
+    """One figure of all launches, floats; NaN where a launch does not give it."""
+    return np.array([math.nan if (value := getattr(launch, name)) is None else value
+                     for launch in launches], dtype=float)
 
 
 # ---------------------------------------------------------------- launches.csv

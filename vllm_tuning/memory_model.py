@@ -18,8 +18,8 @@ from .branches import BranchFit, fit_branches, model_run, sampler_run
 from .checks import check_launches
 from .gaps import NextLaunch, missing_reasons, next_launches, poor_fit, within_rounding
 from .kv_cache import Shape, read_shape
-from .launches import Launch, Notice, locate
-from .readings import Route, column, corrections_to_pool, kv_per_token, rounding, routes
+from .launches import Launch, Notice, column, locate
+from .readings import Route, corrections_to_pool, kv_per_token, rounding, routes
 from .sources import read_source
 from .uncertain import UNKNOWN, exact, is_known, nominal, stderr
 from .units import GIB, InputError
@@ -124,12 +124,12 @@ def fit_memory_model(launches: list[Launch], shape: Shape | None = None) -> Memo
     kappa, disagreement = kv_per_token(used, shape)
     notices += [disagreement] if disagreement else []
     block_size = next((launch.block_size for launch in used if launch.block_size), 16)
-    corrections, error = corrections_to_pool(used, notices)
+    corrections, errors = corrections_to_pool(used, notices)
     hidden = shape.hidden_state_bytes if shape else None
     solved = [_solve(route, fit_branches(route.readings,
                                          hidden / route.scale.n if hidden else None), hidden,
                      used, corrections, kappa, block_size)
-              for route in routes(used, kappa, block_size, corrections, error)]
+              for route in routes(used, kappa, block_size, corrections, errors)]
     return _explain(min(solved, key=_uncertainty), notices) if solved else _nothing(
         notices, "kv_cache_tokens alone does not tell bytes: give --config config.json, or "
         "kv_cache_gib in one launch")
@@ -230,7 +230,7 @@ def _solve(route: Route, fit: BranchFit, hidden: float | None, used, corrections
         route.name, *(values[name] for name in ("k1", "a1", "k2", "a2", "k")), k_source, *headroom,
         left_over, kappa, max(launch.graph_charge for launch in used), block_size,
         _fitted_launches(route, fit, left_over.n, dict(zip(map(id, used), corrections))),
-        route.readings.unit * route.scale.n, fit.chi2, fit.dof)
+        float(route.readings.units.max() * route.scale.n), fit.chi2, fit.dof)
 
 
 def _fitted_launches(route: Route, fit: BranchFit, left_over: float, corrections: dict[int, float]):
@@ -250,7 +250,7 @@ def _refuse_falling_peaks(route: Route, fit: BranchFit) -> None:
     """No law can hold where P falls by more than rounding while neither B nor C falls."""
     readings = route.readings
     residuals = np.abs(readings.y - fit.predicted)
-    allowed = max(3 * readings.unit, 0.05 * np.ptp(readings.y))
+    allowed = max(3 * readings.units.max(), 0.05 * np.ptp(readings.y))
     if len(residuals) >= 10:
         allowed = max(allowed, 10 * np.median(residuals))  # noise of many launches is no fall
     if np.max(residuals) <= allowed / 2:
@@ -284,22 +284,21 @@ def _budget(route: Route, used, corrections) -> tuple[float, np.ndarray, float]:
     both = np.isfinite(peak) & np.isfinite(kv)
     if both.any():
         total = float(np.mean((peak + kv + corrections)[both]))
-        errors = rounding(kv)**2 / 3
+        variances = rounding(kv)**2
         gain = np.zeros(n)
         if route.name == "peak_activation":
             mine = [i for i, launch in enumerate(used) if np.isfinite(peak[i])]
             gain[:] = both[mine] / both.sum()
         else:
-            errors += rounding(peak)**2 / 3
-        return total, gain, errors / both.sum()
+            variances += rounding(peak)**2
+        return total, gain, float(np.sum(variances[both])) / both.sum()**2
     terms = [column(used, name) for name in ("total_memory", "model_weights", "non_torch")]
     utilization = column(used, "gpu_memory_utilization")
     whole = terms[0] * utilization - terms[1] - terms[2]
     if not np.isfinite(whole).any():
         return math.nan, np.zeros(n), 0.0
-    variance = ((rounding(terms[0]) * np.nanmean(utilization))**2
-                + rounding(terms[1])**2 + rounding(terms[2])**2) / 3
-    return float(np.nanmean(whole)), np.zeros(n), variance
+    variance = sum((rounding(term) * factor)**2 for term, factor in zip(terms, (utilization, 1, 1)))
+    return float(np.nanmean(whole)), np.zeros(n), float(np.nanmean(variance))
 
 
 def _finite(value) -> float | None:

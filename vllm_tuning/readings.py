@@ -12,11 +12,11 @@ import numpy as np
 from uncertainties import UFloat, ufloat
 
 from .branches import Readings
-from .checks import kv_per_token_interval
+from .checks import kv_per_token_intervals
 from .kv_cache import Shape
-from .launches import Launch, Notice
+from .launches import Launch, Notice, column
 from .uncertain import UNKNOWN, exact, is_known
-from .units import printed_half_width
+from .units import printed_half_widths
 
 ROOT3 = math.sqrt(3)  # a rounding error of +- h has the standard error h / sqrt(3)
 
@@ -31,38 +31,29 @@ class Route:
     scale: UFloat
 
 
-def column(launches, name) -> np.ndarray:
-    return np.array([math.nan if (value := getattr(launch, name)) is None else value
-                     for launch in launches], dtype=float)
+def rounding(values: np.ndarray) -> np.ndarray:
+    """Standard errors that the printed rounding of a column leaves, bytes; NaN where it is empty."""
+    return printed_half_widths(values) / ROOT3
 
 
-def rounding(values: np.ndarray) -> float:
-    """Half of the printed unit of a column, bytes; 0 where the column is empty."""
-    known = values[np.isfinite(values)]
-    return printed_half_width(known) if len(known) else 0.0
+def corrections_to_pool(launches: list[Launch],
+                        notices: list[Notice]) -> tuple[np.ndarray, np.ndarray]:
+    """What must be added to each printed pool to compare it, and its standard error, bytes each.
 
-
-def corrections_to_pool(launches: list[Launch], notices: list[Notice]) -> tuple[np.ndarray, float]:
-    """What must be added to each printed pool to compare it: G, and N above its median.
-
-    N enters only where it differs by more than its rounding (another process on the GPU).
+    G, and N above its median where it differs by more than its rounding (another process).
     """
-    charges = np.array([launch.graph_charge for launch in launches])
-    error = rounding(charges) if np.ptp(charges) else 0.0
+    charges = column(launches, "graph_charge")
+    errors = rounding(charges) if np.ptp(charges) else np.zeros(len(launches))
     if any(notice.name == "non_torch_differs" for notice in notices):
         non_torch = column(launches, "non_torch")
-        usual = np.nanmedian(non_torch)
-        error = math.hypot(error, rounding(non_torch))
-        charges = charges + np.where(np.isfinite(non_torch), non_torch - usual, 0.0)
-    return charges, error / ROOT3
+        above = np.nan_to_num(non_torch - np.nanmedian(non_torch))
+        charges, errors = charges + above, np.hypot(errors, np.nan_to_num(rounding(non_torch)))
+    return charges, errors
 
 
 def kv_per_token(launches: list[Launch], shape: Shape | None) -> tuple[UFloat, Notice | None]:
     """kappa, bytes per token: where the printed intervals of KV/KVS meet, or from the config."""
-    kv = column(launches, "kv_cache")
-    half_width = rounding(kv)
-    bounds = [interval for launch in launches
-              if (interval := kv_per_token_interval(launch, half_width))]
+    bounds = [interval for _, interval in kv_per_token_intervals(launches)]
     known = shape.kv_bytes_per_token if shape else None
     if not bounds:
         return (exact(known) if known else UNKNOWN), None
@@ -84,29 +75,29 @@ def kv_per_token(launches: list[Launch], shape: Shape | None) -> tuple[UFloat, N
 
 
 def routes(launches: list[Launch], kappa: UFloat, block_size: int, corrections,
-           correction_error: float) -> list[Route]:
+           correction_errors) -> list[Route]:
     """The readings of P and of the pool, those of them that the launches hold."""
     tokens = column(launches, "max_num_batched_tokens")
     seqs = np.nan_to_num(column(launches, "max_num_seqs"), nan=1.0)  # unknown is the same in all
     peak, kv = column(launches, "peak_activation"), column(launches, "kv_cache")
     size = column(launches, "kv_cache_tokens")
 
-    def route(name, y, half_width, error, scale):
+    def route(name, y, half_widths, errors, scale):
         which = np.isfinite(y)
         if not which.any():
             return None
         readings = Readings(tokens[which], seqs[which], y[which],
-                            np.full(which.sum(), math.hypot(half_width / ROOT3, error)),
-                            2 * half_width)
+                            np.hypot(half_widths / ROOT3, errors)[which], 2 * half_widths[which])
         return Route(name, [launches[i] for i in np.flatnonzero(which)], readings, scale)
 
-    by_peak = route("peak_activation", peak, rounding(peak), 0.0, exact(1))
+    by_peak = route("peak_activation", peak, printed_half_widths(peak), 0.0, exact(1))
+    printed = printed_half_widths(kv)
+    coarsest = printed[np.isfinite(printed)].max(initial=0.0) or math.inf
     half_block = block_size / 2
-    if is_known(kappa) and np.isfinite(size).all() and (
-            not np.isfinite(kv).any() or half_block * kappa.n < rounding(kv)):
+    if is_known(kappa) and np.isfinite(size).all() and half_block * kappa.n < coarsest:
         # a floor to whole blocks: the pool held half a block more on average
-        by_kv = route("kv_only", -(size + half_block + corrections / kappa.n), half_block,
-                      correction_error / kappa.n, kappa)
+        by_kv = route("kv_only", -(size + half_block + corrections / kappa.n),
+                      np.full(len(launches), half_block), correction_errors / kappa.n, kappa)
     else:
-        by_kv = route("kv_only", -(kv + corrections), rounding(kv), correction_error, exact(1))
+        by_kv = route("kv_only", -(kv + corrections), printed, correction_errors, exact(1))
     return [found for found in (by_peak, by_kv) if found]

@@ -43,20 +43,29 @@ def parse_size(text: str) -> int:
     return int(value)
 
 
-def printed_half_width(values) -> float:
-    """Half the width of the last printed digit of a column of GiB figures, in bytes.
+def printed_half_widths(values) -> np.ndarray:
+    """Half the width of the last printed digit of each GiB figure of a column, in bytes.
 
-    The column's width is that of its most precise value, because vLLM drops trailing zeros
-    (3.6 beside 2.85 is +- 0.005); vLLM prints 0.01 GiB or finer. Figures that are exact bytes
-    divided by 2**30 carry so many digits that half a byte is left.
+    The width is that of the column's most precise figure, because vLLM drops trailing zeros
+    (3.6 beside 2.85 is +- 0.005); vLLM prints 0.01 GiB or finer. Exact bytes divided by 2**30 carry
+    so many digits that half a byte is left; beside them a figure of at most four digits is a
+    printed one, unless it is a whole number of 64 MiB.
 
-    values: GiB figures in bytes (a GiB figure times 2**30 is exact, so its digits survive).
+    values: GiB figures in bytes (a GiB figure times 2**30 is exact, so its digits survive), NaN
+    where there is none; the result has their shape.
 
-    >>> printed_half_width([3.6 * GIB, 2.85 * GIB]) / GIB
-    0.005
+    >>> printed_half_widths([3.6 * GIB, 2.85 * GIB]) / GIB
+    array([0.005, 0.005])
+    >>> printed_half_widths([12571137.0, 2.85 * GIB]) / [1, GIB]
+    array([0.5  , 0.005])
     """
-    gib = np.asarray(values, dtype=float) / GIB
-    for digits in range(2, 11):
-        if np.all(np.rint(gib * 10.0**digits) / 10.0**digits == gib):
-            return 0.5 * 10.0**-digits * GIB
-    return 0.5
+    values = np.asarray(values, dtype=float)
+    gib = values / GIB
+    digits = np.full(values.shape, 11)
+    for count in range(10, 1, -1):
+        digits[np.rint(gib * 10.0**count) / 10.0**count == gib] = count
+    known, exact = np.isfinite(values), digits > 10
+    if (exact & known).any():
+        exact |= (digits > 4) | (values % (GIB // 16) == 0)
+    finest = digits[known & ~exact].max(initial=2)
+    return np.where(known, np.where(exact, 0.5, 0.5 * 10.0 ** -finest * GIB), np.nan)
