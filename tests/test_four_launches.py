@@ -25,7 +25,7 @@ def random_parameters(n=10_000):
 def test_refined_without_intercepts_is_the_seed_and_both_solve_the_balances():
     p = random_parameters()
     seqs, tokens = seed_point(p["a"], p["kappa"], p["k1"], p["k2"], p["length"])
-    refined = refined_point(p["a"], p["a"], p["kappa"], p["k1"], p["k2"], 0.0, p["length"])
+    refined = refined_point(p["a"], p["a"], p["kappa"] * p["length"], p["k1"], p["k2"], 0.0)
     np.testing.assert_allclose(refined, (seqs, tokens), rtol=1e-12)
     np.testing.assert_allclose(p["k1"] * tokens, p["k2"] * seqs, rtol=1e-9)
     np.testing.assert_allclose(p["a"] - p["k1"] * tokens, p["length"] * p["kappa"] * seqs, rtol=1e-9)
@@ -35,8 +35,8 @@ def test_refined_solves_its_balances_with_intercepts_and_hidden_states():
     p = random_parameters()
     a1, a2 = DRAW.uniform(-1e8, 1e8, (2, 10_000))
     k = p["k1"] * DRAW.uniform(0, 0.9, 10_000)
-    seqs, tokens = refined_point(p["a"] - a1, p["a"] - a2, p["kappa"], p["k1"], p["k2"], k,
-                                 p["length"])
+    seqs, tokens = refined_point(p["a"] - a1, p["a"] - a2, p["kappa"] * p["length"], p["k1"],
+                                 p["k2"], k)
     scale = p["a"]
     left = (p["k1"] * tokens + a1 - (p["k2"] * seqs + k * tokens + a2)) / scale
     pool = (p["a"] - a1 - p["k1"] * tokens - p["length"] * p["kappa"] * seqs) / scale
@@ -44,16 +44,30 @@ def test_refined_solves_its_balances_with_intercepts_and_hidden_states():
 
 
 def test_symbolically():
-    a, a1, a2, kappa, k1, k2, k, length = sympy.symbols("a a1 a2 kappa k1 k2 k length", positive=True)
-    seqs, tokens = refined_point(a - a1, a - a2, kappa, k1, k2, k, length)
+    names = "a a1 a2 kappa above_k k2 k length"
+    a, a1, a2, kappa, above_k, k2, k, length = sympy.symbols(names, positive=True)
+    k1 = k + above_k
+    seqs, tokens = (sympy.nsimplify(value, rational=True) for value in refined_point(
+        a - a1, a - a2, kappa * length, k1, k2, k))
     assert sympy.simplify(k1 * tokens + a1 - k2 * seqs - k * tokens - a2) == 0
     assert sympy.simplify(a - a1 - k1 * tokens - length * kappa * seqs) == 0
-    plain = {a1: 0, a2: 0, k: 0}
+    plain, k1 = {a1: 0, a2: 0, k: 0}, above_k
     for refined, seed in zip((seqs, tokens), seed_point(a, kappa, k1, k2, length)):
         assert sympy.simplify(sympy.sympify(refined).subs(plain) - seed) == 0
     seed_seqs, seed_tokens = seed_point(a, kappa, k1, k2, length)
     assert sympy.simplify(seed_seqs - a / (length * kappa + k2)) == 0
     assert sympy.simplify(seed_tokens - seed_seqs * k2 / k1) == 0
+
+
+def test_a_cost_that_grows_with_the_budget_solves_its_balances_too():
+    p = random_parameters()
+    k, c = p["k1"] * DRAW.uniform(0, 0.9, 10_000), DRAW.uniform(0, 1e6, 10_000)
+    request = p["kappa"] * p["length"]
+    seqs, tokens = refined_point(p["a"], p["a"] + 1e6, request, p["k1"], p["k2"], k, c)
+    np.testing.assert_allclose(p["a"] - p["k1"] * tokens, (request + c * tokens) * seqs,
+                               rtol=1e-6, atol=1e-6 * 1e11)
+    np.testing.assert_allclose(p["k1"] * tokens, p["k2"] * seqs + k * tokens - 1e6, rtol=1e-6,
+                               atol=1e3)
 
 
 def test_the_expanded_expression_equals_the_steps():

@@ -130,3 +130,9 @@ def test_a_hundred_thousand_equal_rows_are_checked_in_time():
     row = "128,512,3.6,472416\n512,512,3.1,406816\n16,2048,3.7,484416\n16,8192,2.85,373824\n"
     text = "max_num_seqs,max_num_batched_tokens,kv_cache_gib,kv_cache_tokens\n" + row * 25_000
     assert len(check_launches(parse_launches(text))) == 0
+
+
+def test_a_folder_of_logs_asks_for_the_logs_by_name(tmp_path):
+    (tmp_path / "a.log").write_text("")
+    with pytest.raises(InputError, match=r"name the logs themselves: .*/\*\.log"):
+        read_launches(tmp_path)

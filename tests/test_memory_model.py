@@ -2,6 +2,8 @@
 
 import math
 import random
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +11,8 @@ from vllm_tuning.kv_cache import Shape
 from vllm_tuning.launches import Launch, parse_launches, read_launches
 from vllm_tuning.memory_model import fit_memory_model, model_of
 from vllm_tuning.units import GIB, InputError
+
+from conftest import ROOT
 
 K1, K2, K = 147456, 3094568, 8192  # exact bytes of vLLM's accounting, by hand from two launches each
 SHAPE = Shape(K, 8192)
@@ -244,3 +248,30 @@ def test_noise_of_three_hundred_launches_is_no_contradiction():
     model = fit_memory_model(rows(*text))
     assert model.k1.n == pytest.approx(150e3, abs=4 * model.k1.s)
     assert model.k2.n == pytest.approx(3e6, abs=4 * model.k2.s)
+
+
+def test_a_pool_known_to_the_byte_does_not_narrow_the_printed_ones():
+    """Two launches, one printed to 0.01 GiB: by hand the slope's error is 0.005 / sqrt(3) GiB / dB."""
+    pools = [f"{30 * GIB - 150e3 * 2048:.0f}", f"{(30 * GIB - 150e3 * 16384) / GIB:.2f}"]
+    text = rows(f"16,2048,{float(pools[0]) / GIB!r}", f"16,16384,{pools[1]}",
+                columns="max_num_seqs,max_num_batched_tokens,kv_cache_gib")
+    model = fit_memory_model(text)
+    assert model.k1.s == pytest.approx(0.005 * GIB / math.sqrt(3) / 14336, rel=1e-3)
+    assert model.k1.n == pytest.approx(150e3, abs=2 * model.k1.s)
+
+
+def test_what_a_log_warns_of_reaches_the_fit_once_for_all_launches():
+    launches = [replace(launch, warnings=("speculative_decoding", "derived_non_torch"))
+                for launch in rows("16,2048,0.3", "16,4096,0.6")]
+    told = [notice for notice in fit_memory_model(launches).notices
+            if notice.name == "speculative_decoding"]
+    assert len(told) == 1 and all(Path(launch.where).name in told[0].text for launch in launches)
+    assert "derived_non_torch" not in {notice.name for notice in fit_memory_model(launches).notices}
+
+
+def test_logs_of_the_carried_set_give_the_exact_slopes_and_find_the_config():
+    """Each log holds its pool to the byte, so K1 and K2 come out as by hand from the exact bytes."""
+    logs = sorted((ROOT / "data/llama-3-8b-2-layers/logs").glob("*.log"))
+    model = model_of(logs)
+    assert model.k_source == "config" and len(model.launches) == 4
+    assert model.k1.n == pytest.approx(K1, rel=1e-6) and model.k2.n == pytest.approx(K2, rel=1e-6)

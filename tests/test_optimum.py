@@ -9,7 +9,8 @@ from scipy.stats import norm, t
 from vllm_tuning.kv_cache import Shape
 from vllm_tuning.launches import Launch, parse_launches
 from vllm_tuning.memory_model import fit_memory_model, model_of
-from vllm_tuning.optimum import CONFIDENCE, NORMAL_95, find_optimum, one_sided_quantile
+from vllm_tuning.optimum import find_optimum
+from vllm_tuning.pool import CONFIDENCE, NORMAL_95, one_sided_quantile
 from vllm_tuning.units import GIB, InputError
 from vllm_tuning.workload import Workload
 

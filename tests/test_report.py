@@ -11,6 +11,7 @@ import pytest
 
 from vllm_tuning import report
 from vllm_tuning.report import write_report, write_reports
+from vllm_tuning.sources import by_model
 from vllm_tuning.units import InputError
 
 from conftest import ROOT
@@ -68,6 +69,17 @@ def test_the_same_data_give_the_same_bytes(written, tmp_path):
     again = write_report(SETS[0], 1024, 256, tmp_path)
     assert again.notebook.read_bytes() == written[0].notebook.read_bytes()
     assert again.html.read_bytes() == written[0].html.read_bytes()
+
+
+def test_logs_of_one_model_are_one_report_and_a_table_is_one_by_itself(tmp_path):
+    logs = sorted((ROOT / "data" / SETS[0] / "logs").glob("*.log"))
+    other = tmp_path / "other.log"
+    other.write_text(logs[0].read_text().replace("llama-3-8b-2-layers", "another"))
+    assert by_model([*logs[:2], SETS[1], other, *logs[2:]]) == [logs, [SETS[1]], [other]]
+    done, = write_reports([logs], 1024, 256, tmp_path)
+    assert done.html.name == f"{SETS[0]}.html" and len(done.optimum.model.launches) == 4
+    page = done.html.read_text()
+    assert "mns512-mnbt512.log:1" in page and str(ROOT) not in page
 
 
 def test_an_unknown_parameter_is_an_error(tmp_path):

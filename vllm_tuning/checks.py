@@ -8,7 +8,7 @@ from collections import Counter
 
 import numpy as np
 
-from .launches import Launch, Notice, column
+from .launches import Launch, Notice, column, short_places
 from .units import GIB, InputError, printed_half_widths
 
 _EXACT = {
@@ -26,10 +26,10 @@ _PRINTED = {
 }
 
 
-def check_launches(launches: list[Launch]) -> list[Notice]:
+def check_launches(launches: list[Launch], hybrid: bool = False) -> list[Notice]:
     """Everything in section "what makes an answer valid" that the launches alone can show.
 
-    Raises InputError naming file, line, column, the value and what the others say.
+    hybrid: KV / KVS is no one number, since layers of several kinds share the pool. Raises InputError naming file, line, column, the value and what the others say.
     """
     if not launches:
         raise InputError("no launches; give at least one row")
@@ -45,12 +45,13 @@ def check_launches(launches: list[Launch]) -> list[Notice]:
         for launch, value, usual in _odd_ones(launches, name):
             raise InputError(f"{launch.where}: {name}_gib is {value / GIB:g}, but the others say "
                              f"{usual / GIB:g}; {remedy}")
-    _check_kv_per_token(launches)
+    if not hybrid:
+        _check_kv_per_token(launches)
     return [*_non_torch(launches), *_balance(launches), *_single_rows(launches)]
 
 
 def _others(known, usual) -> str:
-    rows = [launch.where.rpartition(":")[2] for launch, value in known if value == usual]
+    rows = short_places([launch for launch, value in known if value == usual])
     return f"row{'s' * (len(rows) > 1)} {', '.join(rows[:6])}{' ...' if len(rows) > 6 else ''}"
 
 
@@ -94,7 +95,8 @@ def _check_kv_per_token(launches: list[Launch]) -> None:
             raise InputError(
                 f"{launch.where}: kv_cache_tokens is {launch.kv_cache_tokens:,} in "
                 f"{launch.kv_cache / GIB:g} GiB, {(low + high) / 2:,.0f} bytes a token, but the "
-                f"others say {usual:,.0f}; was the number of blocks overridden?")
+                f"others say {usual:,.0f}; was the number of blocks overridden? (Layers of "
+                "several kinds: write hybrid_kv under warnings.)")
 
 
 def _non_torch(launches: list[Launch]):

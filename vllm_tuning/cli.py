@@ -76,8 +76,9 @@ def main():
 @_json
 def read(logs, output, as_json):
     """Launches out of vLLM server logs of any release (plain, .gz, - for stdin)."""
+    from .explanations import ABOUT_A_FIGURE, ABOUT_THE_ANSWER, notices
     from .launches import write_launches
-    from .server_log import notices, read_log
+    from .server_log import read_log
     from .terminal import launches_text
 
     launches, bad = [], []
@@ -91,7 +92,7 @@ def read(logs, output, as_json):
     if as_json and (launches or not bad):
         click.echo(json.dumps([launch.to_dict() for launch in launches], indent=2, allow_nan=False))
     elif launches and not output and not as_json:
-        said = [notice for launch in launches for notice in notices(launch)]
+        said = notices(launches, ABOUT_A_FIGURE | ABOUT_THE_ANSWER)
         click.echo(launches_text(launches, said, click.style))
     for problem in bad:
         _complain(problem)
@@ -144,12 +145,13 @@ def recommend(launches, input_len, output_len, config, as_json, as_yaml, chunked
 @click.option("-o", "--output", "folder", default="reports", show_default=True, metavar="DIR",
               help="Where NAME.ipynb and NAME.html go.")
 def report(launches, input_len, output_len, config, folder):
-    """An executed notebook and an HTML page for each of LAUNCHES."""
+    """An executed notebook and an HTML page for each model: a table, or all logs of one model."""
     from .report import write_reports
+    from .sources import by_model
     from .terminal import answer_text
 
     progress = sys.stderr.isatty()
-    for done in write_reports(launches, input_len, output_len, folder, config=config):
+    for done in write_reports(by_model(launches), input_len, output_len, folder, config=config):
         if progress:
             click.echo(f"{done.notebook}", err=True)
         click.echo(answer_text(done.optimum, click.style))

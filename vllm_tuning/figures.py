@@ -13,7 +13,8 @@ from matplotlib import pyplot as plt, ticker
 from uncertainties import unumpy
 
 from .branches import model_run, peak_activation, sampler_run
-from .optimum import default_flags, find_optimum, one_sided_quantile, refined_point
+from .optimum import default_flags, find_optimum, optimum_of
+from .pool import one_sided_quantile
 from .uncertain import is_known
 from .units import GIB
 
@@ -277,9 +278,9 @@ def sensitivity(model, workload, ax=None):
     if optimum.max_num_seqs is None or optimum.max_num_seqs.n <= 0:
         return _say(ax, f"No curve: {optimum.reason}.", instead=True)
     lengths = workload.length * 2.0 ** np.linspace(-2, 2, 65)
-    seqs, tokens = (np.array(values) for values in zip(*(refined_point(
-        model.model_headroom - model.graph_charge, model.sampler_headroom - model.graph_charge,
-        model.kv_per_token, model.k1, model.k2, model.k, length) for length in lengths)))
+    lengths = [length for length in lengths if model.request_bytes(length)[0] is not None]
+    seqs, tokens = (np.array(values) for values in zip(*(
+        optimum_of(model, length) for length in lengths)))
     middle, half = unumpy.nominal_values(seqs), one_sided_quantile(model) * unumpy.std_devs(seqs)
     thin = " (thinner than the line)" * bool(np.all(half < 0.004 * middle.max()))
     ax.fill_between(lengths, middle - half, middle + half, color="#0072B2", alpha=0.25, lw=0,
@@ -293,7 +294,7 @@ def sensitivity(model, workload, ax=None):
     right.spines.right.set_visible(True)
     right.grid(visible=False)
     ax.set_xscale("log", base=2)
-    ax.set(xlim=lengths[[0, -1]], xticks=lengths[::16], ylim=(0, 1.05 * (middle + half).max()))
+    ax.set(xlim=(lengths[0], lengths[-1]), xticks=lengths[::16], ylim=(0, 1.05 * (middle + half).max()))
     for axis in (ax.xaxis, ax.yaxis, right.yaxis):
         axis.set_major_formatter(THOUSANDS)
     return _legend(ax, ncols=4)

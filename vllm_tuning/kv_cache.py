@@ -12,10 +12,14 @@ _DTYPE_BYTES = {"float32": 4, "float": 4, "float16": 2, "half": 2, "bfloat16": 2
 
 @dataclass(frozen=True)
 class Shape:
-    """The two figures of a model's shape that the memory model needs; bytes, None if unknown."""
+    """What the memory model needs of a model's shape; bytes, None if unknown.
+
+    hybrid: layers of several kinds, so that a request does not cost its length times kappa.
+    """
 
     hidden_state_bytes: int
     kv_bytes_per_token: int | None
+    hybrid: bool = False
 
 
 def hidden_state_bytes(hidden_size: int, dtype_bytes: int) -> int:
@@ -74,13 +78,12 @@ def read_shape(path: str | os.PathLike, tensor_parallel_size: int = 1,
     element = _DTYPE_BYTES.get(dtype, 2)
     layers, heads = count("num_hidden_layers"), count("num_attention_heads")
     kappa = None
-    special = ("kv_lora_rank", "sliding_window", "layer_types", "full_attention_interval",
-               "hybrid_override_pattern", "attention_chunk_size", "mamba_d_state",
-               "sliding_window_pattern", "linear_num_value_heads")
-    plain = not any(config.get(name) for name in special) or config.get("use_sliding_window") is False
-    if layers and heads and plain:
+    hybrid = config.get("use_sliding_window") is not False and any(config.get(name) for name in (
+        "sliding_window", "layer_types", "full_attention_interval", "hybrid_override_pattern",
+        "attention_chunk_size", "mamba_d_state", "sliding_window_pattern", "linear_num_value_heads"))
+    if layers and heads and not hybrid and not config.get("kv_lora_rank"):
         kappa = kv_bytes_per_token(
             layers, count("num_key_value_heads", heads), count("head_dim", hidden // heads),
             1 if (kv_cache_dtype or "").startswith("fp8") else element,
             tensor_parallel_size, pipeline_parallel_size)
-    return Shape(hidden_state_bytes(hidden, element), kappa)
+    return Shape(hidden_state_bytes(hidden, element), kappa, hybrid)

@@ -108,6 +108,13 @@ def column(launches: list[Launch], name: str) -> np.ndarray:
                      for launch in launches], dtype=float)
 
 
+def short_places(launches: list[Launch]) -> list[str]:
+    """Where each launch was read: its line, and the file's name where they come from several."""
+    parts = [launch.where.rpartition(":") for launch in launches]
+    several = len({file for file, *_ in parts}) > 1
+    return [f"{Path(file).name}:{line}" if several else line for file, _, line in parts]
+
+
 # ---------------------------------------------------------------- launches.csv
 
 
@@ -208,7 +215,9 @@ def locate(launches: str | os.PathLike) -> Path:
         path = DATA / path
     if path.is_dir():
         if not (path / "launches.csv").is_file():
-            raise InputError(f"{path}: no launches.csv in this folder")
+            logs = any(path.glob("*.log*"))
+            raise InputError(f"{path}: no launches.csv in this folder" + (
+                f"; name the logs themselves: {path}/*.log" if logs else ""))
         path = path / "launches.csv"
     if not path.exists():
         carried = ", ".join(sorted(p.parent.name for p in DATA.glob("*/launches.csv")))

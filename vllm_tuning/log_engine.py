@@ -8,6 +8,7 @@ import re
 from dataclasses import replace
 
 from .launches import COLUMNS, Launch, release
+from .log_failure import failure_of
 from .log_formats import ENGINE, ERROR, FLAGS, LATE, LOAD, POOL, PROFILE, SERVER
 from .log_readings import Reading, arguments
 from .units import GIB
@@ -15,9 +16,6 @@ from .units import GIB
 BUFFER = 150 * 2**20  # bytes that vLLM subtracts from the --kv-cache-memory it proposes
 DEFAULT_SEQS = {2048: 256, 8192: 1024, 16384: 1024}  # of vllm serve on CUDA, by its default mnbt
 
-_CONSEQUENCE = re.compile(
-    r"initialization failed|failed to start|Worker failed with error|stack trace|Broken ?pipe"
-    r"|ConnectionReset|EngineDead|CancelledError|shut ?down", re.IGNORECASE)
 _ROUNDING = 0.0101  # GiB between two readings of one figure
 _ATTRIBUTES = {  # figures of the table whose names are not the record's
     "weights": "model_weights", "consumed": "non_torch", "peak": "peak_activation",
@@ -173,7 +171,7 @@ class _Engine:
         if exact is None or gib is None or abs(exact / GIB - gib) > _ROUNDING:
             return _bytes(gib)
         if derived:
-            self.warn("derived_kv_cache")
+            self.warn("exact_kv_cache")
         return float(exact)
 
     # ---------------------------------------------------------------- blocks and tokens
@@ -267,52 +265,17 @@ class _Engine:
                 or self.first("max_model_len", ERROR) or self.asked.get("max_model_len")
                 or self.first("max_model_len", FLAGS))
 
-    # ---------------------------------------------------------------- the outcome
-
-    def _outcome(self, pool: float | None, tokens: int | None) -> tuple[str, str | None]:
-        """Status, and the cause that vLLM names first; not the failures that follow from it."""
-        own = cause = fatal = by = None
-        ready, traced, chained = set(), set(), set()
-        caused = survived = 0
-        for r in self.readings:
-            values = r.values
-            if "serving" in values:
-                survived = r.number
-                break
-            if r.row.stage in (ENGINE, LOAD, PROFILE, POOL, LATE) or "ready" in values:
-                survived = r.number
-            if "ready" in values:
-                ready.add(r.process)
-            elif r.process in ready:
-                continue
-            elif r.row.stage == ERROR:
-                own = own or values["reason"]
-            elif "traceback" in values:
-                traced.add(r.process)
-            elif "chained" in values:
-                chained.add(r.process)
-            elif "fatal" in values:
-                fatal = fatal or values["reason"]
-            elif "generic" in values and not _CONSEQUENCE.search(values["reason"]) and (
-                    r.process in traced or values["logged"]):
-                if cause is None or (by == r.process and by in chained):
-                    cause, by, caused = values["reason"], r.process, r.number
-                    chained.discard(by)
-        if caused < survived and not fatal:
-            cause = None
-        error = own or cause
-        if not error and not tokens and (pool is not None and pool <= 0
-                                         or 0 in self.all("blocks", POOL)):
-            error = f"No available memory for the cache blocks: {pool or 0:g} GiB"
-        error = error or fatal
-        return ("failed", error) if error else ("ok", None)
-
     def launch(self, where: str) -> Launch:
         memory = self._memory()
         charged, pool = memory.pop("charged"), memory.pop("kv_cache")
         peak = memory["peak_activation"]
         blocks, length = self._blocks(), self._max_model_len()
-        status, error = self._outcome(pool, blocks["kv_cache_tokens"])
+        error, last_words = failure_of(self.readings)
+        if not error and not blocks["kv_cache_tokens"] and (
+                pool is not None and pool <= 0 or 0 in self.all("blocks", POOL)):
+            error = f"No available memory for the cache blocks: {pool or 0:g} GiB"
+        error = error or last_words
+        status = "failed" if error else "ok"
         launch = Launch(
             source=where, where=where, vllm_version=self.version, status=status, error=error,
             model=self.config.get("model") or self.asked.get("model") or self.asked.get("model_tag"),

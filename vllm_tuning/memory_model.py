@@ -16,10 +16,12 @@ from uncertainties import UFloat, correlated_values
 
 from .branches import BranchFit, fit_branches, model_run, sampler_run
 from .checks import check_launches
+from .explanations import ABOUT_THE_ANSWER, notices as explained
 from .gaps import NextLaunch, missing_reasons, next_launches, poor_fit, within_rounding
 from .kv_cache import Shape, read_shape
 from .launches import Launch, Notice, column, locate
 from .readings import Route, corrections_to_pool, kv_per_token, rounding, routes
+from .request_cost import RequestCost, fit_request_cost, is_hybrid
 from .sources import read_source
 from .uncertain import UNKNOWN, exact, is_known, nominal, stderr
 from .units import GIB, InputError
@@ -43,7 +45,8 @@ class MemoryModel:
     Parameters are ``uncertainties`` numbers in bytes, correlated with one another, NaN where the
     launches do not identify them (``reasons`` says why). ``model_headroom`` = A - a1 and
     ``sampler_headroom`` = A - a2 are known without A where the pool was printed; ``left_over`` is
-    A + G = TM*U - M - N. ``kv_per_token`` is kappa; ``graph_charge`` is G.
+    A + G = TM*U - M - N. ``kv_per_token`` is kappa; where layers of several kinds share the pool it
+    (``hybrid``) it is unknown, and ``request_cost`` takes its place. ``graph_charge`` is G.
     """
 
     route: str | None
@@ -57,6 +60,7 @@ class MemoryModel:
     sampler_headroom: UFloat
     left_over: UFloat
     kv_per_token: UFloat
+    request_cost: RequestCost | None
     graph_charge: float
     block_size: int
     launches: tuple[FittedLaunch, ...]
@@ -66,6 +70,7 @@ class MemoryModel:
     reasons: dict[str, str] = field(default_factory=dict)
     next_launches: tuple[NextLaunch, ...] = ()
     notices: tuple[Notice, ...] = ()
+    hybrid: bool = False
 
     def pools(self, seqs, tokens) -> tuple[UFloat, UFloat]:
         """Pool in bytes that the model run and that the sampler run would leave at (C, B)."""
@@ -78,6 +83,16 @@ class MemoryModel:
         """KV(B, C) = A - G - P(B, C), bytes: the smaller of the two pools."""
         return min(self.pools(seqs, tokens), key=lambda pool: pool.n)
 
+    def request_bytes(self, length: int) -> tuple[UFloat | None, UFloat]:
+        """What a request of ``length`` tokens costs at B = 0, and more with each token of B; bytes.
+
+        None where the launches do not tell the cost at that length.
+        """
+        if not self.hybrid:
+            return self.kv_per_token * length, exact(0)
+        cost = self.request_cost
+        return (cost.at(length), cost.per_budget) if cost else (None, exact(0))
+
     def to_dict(self) -> dict:
         """JSON of ``fit``: bytes, null where unknown."""
         names = ("k1", "a1", "k2", "a2", "k")
@@ -85,6 +100,7 @@ class MemoryModel:
             **{name: nominal(getattr(self, name)) for name in names},
             "stderr": {name: stderr(getattr(self, name)) for name in names},
             "k_source": self.k_source,
+            "request_cost": self.request_cost and self.request_cost.to_dict(),
             "route": self.route,
             "chi2": self.chi2,
             "degrees_of_freedom": self.dof,
@@ -118,10 +134,11 @@ def fit_memory_model(launches: list[Launch], shape: Shape | None = None) -> Memo
     reason and the next launch that would.
     """
     used, notices = _usable(launches)
-    notices += check_launches(used) if used else []
     if not used:
         return _nothing(notices)
-    kappa, disagreement = kv_per_token(used, shape)
+    hybrid = is_hybrid(used, shape)
+    notices += [*check_launches(used, hybrid), *explained(used, ABOUT_THE_ANSWER)]
+    kappa, disagreement = (UNKNOWN, None) if hybrid else kv_per_token(used, shape)
     notices += [disagreement] if disagreement else []
     block_size = next((launch.block_size for launch in used if launch.block_size), 16)
     corrections, errors = corrections_to_pool(used, notices)
@@ -130,28 +147,40 @@ def fit_memory_model(launches: list[Launch], shape: Shape | None = None) -> Memo
                                          hidden / route.scale.n if hidden else None), hidden,
                      used, corrections, kappa, block_size)
               for route in routes(used, kappa, block_size, corrections, errors)]
-    return _explain(min(solved, key=_uncertainty), notices) if solved else _nothing(
-        notices, "kv_cache_tokens alone does not tell bytes: give --config config.json, or "
-        "kv_cache_gib in one launch")
+    if not solved:
+        return _nothing(notices, "kv_cache_tokens alone does not tell bytes: " + (
+            "needs kv_cache_gib in each launch" if hybrid else
+            "give --config config.json, or kv_cache_gib in one launch"))
+    best = min(solved, key=_uncertainty)
+    if hybrid:
+        best = replace(best, hybrid=True, request_cost=fit_request_cost(used))
+    return _explain(best, notices)
 
 
 def model_of(sources, config=None) -> MemoryModel:
     """Read launches (launches.csv or logs, all one fit) and config.json, and fit them.
 
-    config: a config.json; by default the one beside the first source, if there is one.
+    config: a config.json; by default the one beside the first source or its folder ``logs``, if
+    there is one.
     """
     launches = [launch for source in sources for launch in read_source(source)]
-    first_source = sources[0] if str(sources[0]) == "-" else locate(sources[0])
-    beside = Path(first_source).parent / "config.json"
-    if config is None and not os.path.lexists(beside):
+    config = config or config_beside(sources[0])
+    if config is None:
         return fit_memory_model(launches)
 
     def first(name, default=None):
         return next((v for launch in launches if (v := getattr(launch, name))), default)
 
-    shape = read_shape(config or beside, first("tensor_parallel_size", 1),
+    shape = read_shape(config, first("tensor_parallel_size", 1),
                        first("pipeline_parallel_size", 1), first("kv_cache_dtype"))
     return fit_memory_model(launches, shape)
+
+
+def config_beside(source) -> Path | None:
+    """The config.json beside a source of launches or beside its folder ``logs``, None if none is."""
+    folder = (Path(source) if str(source) == "-" else locate(source)).parent
+    folders = [folder, *([folder.parent] if folder.name == "logs" else [])]
+    return next((path for each in folders if os.path.lexists(path := each / "config.json")), None)
 
 
 def _usable(launches: list[Launch]) -> tuple[list[Launch], list[Notice]]:
@@ -176,7 +205,7 @@ def _usable(launches: list[Launch]) -> tuple[list[Launch], list[Notice]]:
 
 def _nothing(notices, reason="no launch has max_num_seqs, max_num_batched_tokens and one of "
              "peak_activation_gib, kv_cache_gib, kv_cache_tokens") -> MemoryModel:
-    return MemoryModel(None, *[UNKNOWN] * 5, "unknown", *[UNKNOWN] * 4, 0.0, 16, (), 0.0, 0.0, 0,
+    return MemoryModel(None, *[UNKNOWN] * 5, "unknown", *[UNKNOWN] * 4, None, 0.0, 16, (), 0.0, 0.0, 0,
                        {name: reason for name in ("k1", "a1", "k2", "a2", "k")}, (), tuple(notices))
 
 
@@ -228,7 +257,7 @@ def _solve(route: Route, fit: BranchFit, hidden: float | None, used, corrections
         values["a1"], values["a2"] = left_over + values["a1"], left_over + values["a2"]
     return MemoryModel(
         route.name, *(values[name] for name in ("k1", "a1", "k2", "a2", "k")), k_source, *headroom,
-        left_over, kappa, max(launch.graph_charge for launch in used), block_size,
+        left_over, kappa, None, max(launch.graph_charge for launch in used), block_size,
         _fitted_launches(route, fit, left_over.n, dict(zip(map(id, used), corrections))),
         float(route.readings.units.max() * route.scale.n), fit.chi2, fit.dof)
 

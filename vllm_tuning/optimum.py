@@ -4,39 +4,39 @@ Point C: the largest number of full requests that the pool holds, with the large
 that is free of charge, because there the model run and the sampler run have the same peak.
 """
 
-import math
 from dataclasses import dataclass, field
 
-import numpy as np
-from uncertainties import UFloat, covariance_matrix
+from uncertainties import UFloat
 
 from .four_launches import SeedAnswer, seed_answer
 from .gaps import serve_flags
 from .launches import Notice
 from .memory_model import MemoryModel
+from .pool import CONFIDENCE, Pool
 from .uncertain import is_known, nominal, stderr
 from .units import GIB
 from .workload import Workload
 
-CONFIDENCE = 0.95
-LARGEST_ASSUMED_K = 16384  # bytes: 8,192 bf16 elements, the hidden size of a 70B model
-NORMAL_95 = 1.6448536269514722  # one-sided quantile of the normal distribution
 PRICED_BUDGETS = tuple(2**power for power in range(9, 16))  # 512 ... 32768
 
 
-def refined_point(model_headroom, sampler_headroom, kappa, k1, k2, k, length):
+def refined_point(model_headroom, sampler_headroom, request, k1, k2, k, per_budget=0.0):
     """(C*, B*) with intercepts and hidden states: the solution of the two balances
 
-        K1*B + a1 = K2*C + k*B + a2        (the two branches meet)
-        A - a1 - K1*B = L*kappa*C          (the pool holds C full requests)
+        K1*B + a1 = K2*C + k*B + a2            (the two branches meet)
+        A - a1 - K1*B = (request + c*B) * C    (the pool holds C full requests)
 
-    model_headroom = A - a1 and sampler_headroom = A - a2, bytes. With a1 = a2 = k = 0 this is
-    ``four_launches.seed_point``.
+    model_headroom = A - a1 and sampler_headroom = A - a2, bytes; request: bytes of a full one,
+    L*kappa; per_budget: c, bytes that it takes more for each token of B (sliding windows only).
+    With a1 = a2 = k = c = 0 this is ``four_launches.seed_point``. Both are below 0 where the pool is.
     """
-    request = length * kappa
-    gap = sampler_headroom - model_headroom
-    tokens = (model_headroom - request * gap / k2) / (request * (k1 - k) / k2 + k1)
-    return ((k1 - k) * tokens + gap) / k2, tokens
+    slope = k2 / (k1 - k)  # the first balance is B = offset + slope*C
+    offset = (model_headroom - sampler_headroom) / (k1 - k)
+    rest = model_headroom - k1 * offset
+    linear = request + per_budget * offset + k1 * slope
+    root = (linear**2 + 4 * per_budget * slope * (rest**2) ** 0.5) ** 0.5
+    seqs = 2 * rest / (linear + root)
+    return seqs, offset + slope * seqs
 
 
 # ---------------------------------------------------------------- the answer
@@ -48,7 +48,7 @@ class Price:
 
     max_num_batched_tokens: int
     kv_cache: float
-    kv_cache_tokens: int
+    kv_cache_tokens: int | None
     max_num_seqs: int
 
 
@@ -59,8 +59,8 @@ class Recommended:
     max_num_seqs: int
     max_num_batched_tokens: int
     kv_cache: float
-    kv_cache_tokens: int
-    kv_cache_tokens_stderr: float
+    kv_cache_tokens: int | None
+    kv_cache_tokens_stderr: float | None
     concurrency: float
 
     @property
@@ -147,15 +147,14 @@ def find_optimum(model: MemoryModel, workload: Workload, chunked_prefill=True) -
 
     chunked_prefill: where it is off, vLLM refuses a token budget below max_model_len.
     """
-    method = seed_answer(model.launches, workload.length)
+    method = seed_answer(model.launches, workload.length) if not model.hybrid else SeedAnswer(
+        reason="layers of several kinds share the pool: KV/KVS is not the cost of a token")
     notices = [*model.notices, *_scope(model, workload)]
-    reason = _no_answer(model)
+    reason = _no_answer(model, workload)
     if reason:
         return Optimum(model, workload, method, reason=reason, notices=tuple(notices))
-    point = refined_point(model.model_headroom - model.graph_charge,
-                          model.sampler_headroom - model.graph_charge, model.kv_per_token,
-                          model.k1, model.k2, model.k, workload.length)
-    pool = _Pool(model, workload, 1 if chunked_prefill else _longest(model, workload))
+    point = optimum_of(model, workload.length)
+    pool = Pool(model, workload, 1 if chunked_prefill else _longest(model, workload))
     best = _recommend(pool)
     if best is None:
         reason = (f"not one request of {workload.length:,} tokens fits the pool with 95 % "
@@ -167,14 +166,21 @@ def find_optimum(model: MemoryModel, workload: Workload, chunked_prefill=True) -
                    tuple(_prices(pool)) if best else (), tuple(notices))
 
 
-def _no_answer(model: MemoryModel) -> str | None:
-    if any("hybrid_kv" in fitted.launch.warnings for fitted in model.launches):
-        return ("layers of several kinds share the pool, so a request does not cost its length "
-                "times the KV cache of a token")
+def optimum_of(model: MemoryModel, length: int) -> tuple[UFloat, UFloat]:
+    """(C*, B*) of ``refined_point`` for requests of ``length`` tokens."""
+    request, per_budget = model.request_bytes(length)
+    return refined_point(model.model_headroom - model.graph_charge,
+                         model.sampler_headroom - model.graph_charge, request, model.k1, model.k2,
+                         model.k, per_budget)
+
+
+def _no_answer(model: MemoryModel, workload: Workload) -> str | None:
     for name in ("k1", "k2"):
         if not is_known(getattr(model, name)):
             return f"{name.upper()} is not known: {model.reasons[name]}"
-    if not is_known(model.kv_per_token):
+    if model.hybrid and model.request_bytes(workload.length)[0] is None:
+        return _unknown_cost(model, workload)
+    if not model.hybrid and not is_known(model.kv_per_token):
         return ("the KV cache of one token is not known: needs kv_cache_gib beside kv_cache_tokens "
                 "in a launch, or --config config.json")
     if not is_known(model.model_headroom):
@@ -187,95 +193,33 @@ def _no_answer(model: MemoryModel) -> str | None:
     return None
 
 
-class _Pool:
-    """The pool at integer flags in tokens, with its error: linear in the model's parameters."""
-
-    def __init__(self, model: MemoryModel, workload: Workload, least_budget: int):
-        self.model, self.block, self.least_budget = model, model.block_size, least_budget
-        self.request_blocks = workload.blocks(model.block_size)
-        self.quantile = one_sided_quantile(model)
-        in_tokens = [value / model.kv_per_token for value in (
-            model.model_headroom - model.graph_charge, model.k1,
-            model.sampler_headroom - model.graph_charge, model.k2, model.k)]
-        self.values = np.array([value.n for value in in_tokens])
-        self.covariance = np.array(covariance_matrix(in_tokens))
-        # a2 was fitted with the k of the sampler's launches in it: only a budget above theirs adds
-        self.k_known_at = min(fitted.launch.max_num_batched_tokens for fitted in model.launches
-                              if fitted.branch == "sampler")
-        self.k_room = (min(LARGEST_ASSUMED_K, model.k1.n) / model.kv_per_token.n
-                       if model.k_source == "assumed 0" else 0.0)
-
-    def free_budget(self, seqs: int) -> int:
-        """The largest B that is free of charge beside C = seqs, but no less than vLLM allows."""
-        model_headroom, k1, sampler_headroom, k2, k = self.values
-        gap = sampler_headroom - model_headroom
-        return max(seqs, self.least_budget, math.floor((k2 * seqs - gap) / (k1 - k)))
-
-    def tokens(self, seqs: int, budget: int, quantile: float = 0.0) -> float:
-        """Tokens of the pool at (C, B), less ``quantile`` standard errors; the smaller branch."""
-        return min(self._branches(seqs, budget, quantile))[0]
-
-    def stderr(self, seqs: int, budget: int) -> float:
-        """Of the printed tokens: fit, assumed k, and the floor to a block on both sides."""
-        return math.hypot(min(self._branches(seqs, budget, 0.0))[1], self.block / math.sqrt(6),
-                          self._room(budget) / math.sqrt(3))
-
-    def _room(self, budget) -> float:
-        """Tokens that hidden states would take at ``budget`` where k is only assumed to be 0."""
-        return self.k_room * max(0, budget - self.k_known_at)
-
-    def _branches(self, seqs, budget, quantile):
-        room = self._room(budget) if quantile else 0.0
-        for slope, kept in (((1.0, -budget, 0.0, 0.0, 0.0), 0.0),
-                            ((0.0, 0.0, 1.0, -min(seqs, budget), -budget), room)):
-            slope = np.array(slope)
-            error = math.sqrt(max(slope @ self.covariance @ slope, 0.0))
-            yield float(slope @ self.values) - quantile * error - kept, error
-
-    def whole_tokens(self, seqs: int, budget: int) -> int:
-        return math.floor(self.tokens(seqs, budget) / self.block) * self.block
-
-    def fits(self, seqs: int, budget: int) -> bool:
-        """seqs full requests and the reserved block fit with 95 % confidence, in either branch."""
-        blocks = math.floor(self.tokens(seqs, budget, self.quantile) / self.block)
-        return blocks - 1 >= seqs * self.request_blocks
-
-    def most_requests(self, budget_of) -> int:
-        """The largest C that fits beside the budget ``budget_of(C)``; 0 if none does."""
-        low, high = 0, 1
-        while self.fits(high, budget_of(high)):
-            low, high = high, 2 * high
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if self.fits(middle, budget_of(middle)) else (low, middle)
-        return low
+def _unknown_cost(model: MemoryModel, workload: Workload) -> str:
+    reason = ("layers of several kinds share the pool, so a request does not cost its length times "
+              "the KV cache of a token; ")
+    if model.request_cost is None:
+        return reason + ("no launch gives kv_cache_gib, max_model_len and max_concurrency, which "
+                         "tell what it costs")
+    return reason + (f"the launches tell its cost at max_model_len {model.request_cost.lengths[0]:,} "
+                     f"only: launch once more with --max-model-len {workload.length}")
 
 
-def one_sided_quantile(model: MemoryModel) -> float:
-    """95 % one-sided: normal for the printed rounding, Student's t where residuals set the error."""
-    if model.dof > 0 and model.chi2 > model.dof:
-        from scipy.special import stdtrit
-
-        return float(stdtrit(model.dof, CONFIDENCE))
-    return NORMAL_95
-
-
-def _recommend(pool: _Pool) -> Recommended | None:
+def _recommend(pool: Pool) -> Recommended | None:
     seqs = pool.most_requests(pool.free_budget)
     if not seqs:
         return None
     budget = pool.free_budget(seqs)
-    whole = pool.whole_tokens(seqs, budget)
-    return Recommended(seqs, budget, pool.model.pool(seqs, budget).n, whole,
-                       pool.stderr(seqs, budget), whole / pool.block / pool.request_blocks)
+    tokens = pool.whole_tokens(seqs, budget)
+    return Recommended(seqs, budget, pool.model.pool(seqs, budget).n, tokens,
+                       None if tokens is None else pool.stderr(seqs, budget),
+                       pool.concurrency(seqs, budget))
 
 
-def _prices(pool: _Pool):
+def _prices(pool: Pool):
     for budget in PRICED_BUDGETS:
         seqs = min(pool.most_requests(lambda _: budget), budget)
         at = max(seqs, 1)
-        yield Price(budget, pool.model.pool(at, budget).n, max(0, pool.whole_tokens(at, budget)),
-                    seqs)
+        tokens = pool.whole_tokens(at, budget)
+        yield Price(budget, pool.model.pool(at, budget).n, tokens and max(0, tokens), seqs)
 
 
 def default_flags(total_memory) -> tuple[int, int]:
@@ -302,6 +246,15 @@ def _scope(model: MemoryModel, workload: Workload):
                      f"Input ({workload.input_len:,}) is much longer than output "
                      f"({workload.output_len:,}): the method is made for equal lengths and for "
                      "short input with long output. Prefill sets the pace here; measure it.")
+    cost = model.request_cost
+    if cost and model.request_bytes(workload.length)[0] is not None and (
+            workload.length < cost.lengths[0]):
+        counted = ("as the straight line through the launches has it" if len(cost.lengths) > 1
+                   else f"as one of {cost.lengths[0]:,} tokens")
+        yield Notice("request_cost_is_a_limit",
+                     f"Layers of several kinds share the pool. A request of {workload.length:,} "
+                     f"tokens is counted {counted}, which is an upper limit: more may fit. To know, "
+                     f"launch once more with --max-model-len {workload.length}.")
     longest = _longest(model)
     if longest and workload.length > longest:
         yield Notice("beyond_max_model_len",

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 
-from .launches import locate, write_whole
+from .launches import locate, short_places, write_whole
 from .memory_model import model_of
 from .optimum import Optimum, find_optimum
-from .terminal import with_error
+from .terminal import pool_to_expect, with_error
 from .uncertain import is_known
 from .units import GIB, InputError
 from .workload import Workload
@@ -71,8 +71,7 @@ def answer(optimum: Optimum) -> str:
                 f"{escape(optimum.reason[0].upper() + optimum.reason[1:])}.</p>{warned}"
                 + f"<p>Launches to make, all other flags as before:</p>{to_copy(plan)}" * bool(plan)
                 + f"<p>What the launches tell so far:</p>{parameters(optimum.model)}</section>")
-    facts = (("KV cache to expect", "estimated", f"{best.kv_cache / GIB:.2f} GiB, "
-              f"{best.kv_cache_tokens:,} ± {best.kv_cache_tokens_stderr:,.0f} tokens"),
+    facts = (("KV cache to expect", "estimated", pool_to_expect(best).replace("+-", "±")),
              ("Full requests it holds", "derived", f"{best.concurrency:,.1f}"),
              ("At once without preemption", "derived", f"{best.max_num_seqs:,} ({optimum.proviso})"))
     steps = ((f"four-launch formula{tag('estimated')}", number(seed.max_num_seqs, seed.reason),
@@ -101,7 +100,9 @@ def parameters(model) -> str:
         ("K<sub>2</sub>", "k2", "sampler run, per request of mns"),
         ("a<sub>2</sub>", "a2", "sampler run, at 0 requests"),
         ("k", "k", f"hidden state of a token ({model.k_source})"),
-        ("κ", "kv_per_token", "KV cache of a token"))]
+        *[("κ", "kv_per_token", "KV cache of a token")] * (not model.hybrid))]
+    if model.request_cost:
+        rows += [("", f"a request, {what}", number(value)) for value, what in model.request_cost.terms]
     return table(("", "meaning", "bytes ± standard error" + tag("estimated")), rows) + (
         f"<p>Read from the printed {'KV cache' if model.route == 'kv_only' else 'peak'}. χ² = "
         f"{model.chi2:,.2f}, degrees of freedom: {model.dof}.</p>")
@@ -124,8 +125,9 @@ def launch_table(launches, model) -> str:
               if is_known(model.k1) or is_known(model.k2)}
     return f"<p>In all launches: {shared}.</p>" + table(
         ["line", *(head[n] for n in head if n not in same), "peak set by" + tag("estimated")],
-        [(launch.where.rpartition(":")[2], *(row[name] for name in row if name not in same),
-          branch.get(launch.where, "not known")) for launch, row in zip(launches, rows)])
+        [(escape(place), *(row[name] for name in row if name not in same),
+          branch.get(launch.where, "not known"))
+         for launch, place, row in zip(launches, short_places(launches), rows)])
 
 
 def figure(draw, *args, alt: str, height: float = 3.4) -> str:
@@ -157,16 +159,17 @@ class Report:
 
 
 def write_report(launches, input_len, output_len, out_dir, config=None, name=None) -> Report:
-    """Write OUT/NAME.ipynb and OUT/NAME.html for one launches.csv, folder of one or carried set.
+    """Write OUT/NAME.ipynb and OUT/NAME.html for the launches of one model.
 
-    Lengths in tokens. NAME: ``name``, else a launches.csv's folder, else the file's stem. Raises
-    InputError for bad input, before a kernel starts, and where the notebook fails: it stays alone.
+    launches: a launches.csv, a folder of one, a carried set, a log, or a list of those that are one
+    fit. Lengths in tokens. NAME: ``name``, else a launches.csv's folder, the model of several logs,
+    or the file's stem. Raises InputError for bad input, before a kernel starts, and where the
+    notebook fails: it stays alone.
     """
     return next(write_reports([launches], input_len, output_len, out_dir, config, name))
 
 
-def write_reports(sources, input_len, output_len, out_dir, config=None,
-                  name=None) -> Iterator[Report]:
+def write_reports(models, input_len, output_len, out_dir, config=None, name=None) -> Iterator[Report]:
     """``write_report`` for many, all read and fitted before one is run; an equal name gets -2.
 
     Each is yielded once it is written: both of its files, or none.
@@ -177,32 +180,43 @@ def write_reports(sources, input_len, output_len, out_dir, config=None,
         workload = Workload(input_len, output_len)
     except ValueError as error:
         raise InputError(str(error)) from None
-    optima = [find_optimum(model_of([source], config), workload) for source in sources]
+    models = [[one] if isinstance(one, (str, os.PathLike)) else list(one) for one in models]
+    optima = [find_optimum(model_of(sources, config), workload) for sources in models]
     try:
         Path(out_dir).mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=out_dir).close()
     except OSError as error:
         raise InputError(f"{out_dir}: no folder to write to: {error.strerror}") from None
     reports = set()
-    for source, optimum in zip(sources, optima):
-        path = Path(os.path.abspath(locate(source)))
-        base = path.parent.parent  # the kernel's folder: nothing shown depends on where it lies
-        shown = path.parent if path.name == "launches.csv" else path
-        own = name or (path.stem if shown == path else shown.name) or "launches"
+    for sources, optimum in zip(models, optima):
+        paths = [Path(os.path.abspath(locate(source))) for source in sources]
+        base = paths[0].parent.parent  # the kernel's folder: nothing shown depends on where it lies
+        shown = [path.parent if path.name == "launches.csv" else path for path in paths]
+        own = name or _own_name(shown, optimum)
         stem = next(stem for i in range(1, len(optima) + 1) if (
             stem := own.replace(os.sep, "-") + f"-{i}" * (i > 1)).casefold() not in reports)
         done = Report(Path(out_dir, f"{stem}.ipynb"), Path(out_dir, f"{stem}.html"), optimum)
         if folders := [path for path in (done.notebook, done.html) if path.is_dir()]:
             raise InputError(f"{folders[0]}: is a folder; the report needs this name")
+        names = [os.path.relpath(path, base) for path in shown]
         notebook = run_template(done.notebook, base, {
-            "launches": str(shown.relative_to(base)), "name": name or stem, "input_len": input_len,
-            "output_len": output_len, "config": os.path.relpath(config, base) if config else ""})
+            "launches": names if len(names) > 1 else names[0], "name": name or stem,
+            "input_len": input_len, "output_len": output_len,
+            "config": os.path.relpath(config, base) if config else ""})
         text = nbformat.writes(notebook) + "\n"
         page = to_page(notebook, stem)
         write_whole(done.notebook, text)
         write_whole(done.html, page)
         reports.add(stem.casefold())
         yield done
+
+
+def _own_name(shown: list[Path], optimum: Optimum) -> str:
+    models = {fitted.launch.model for fitted in optimum.model.launches}
+    if len(shown) > 1 and len(models) == 1 and (model := models.pop()):
+        return model.rstrip("/").rpartition("/")[2]
+    first = shown[0]
+    return first.name if first.is_dir() else Path(first.name.removesuffix(".gz")).stem or "launches"
 
 
 def run_template(out: Path, folder: Path, parameters: dict):

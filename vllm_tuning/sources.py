@@ -7,12 +7,26 @@ from .launches import COLUMNS, Launch, read_launches
 
 def read_source(source) -> list[Launch]:
     """The launches that LAUNCHES names: a launches.csv, a folder of one, a carried set, or a log."""
-    path = Path(source)
-    if str(source) != "-" and (not path.is_file() or path.suffix == ".csv" or _has_header(path)):
+    if not _is_log(source):
         return read_launches(source)
     from .server_log import read_log  # its table of formats takes long to load
 
     return read_log(source)
+
+
+def by_model(sources) -> list[list]:
+    """LAUNCHES in groups of one model each: a table is one by itself, logs of one model are one."""
+    groups: dict = {}
+    for number, source in enumerate(sources):
+        models = {launch.model for launch in read_source(source)} if _is_log(source) else {None}
+        key = number if len(models) > 1 or None in models else models.pop()
+        groups.setdefault(key, []).append(source)
+    return list(groups.values())
+
+
+def _is_log(source) -> bool:
+    path = Path(source)
+    return str(source) == "-" or path.is_file() and path.suffix != ".csv" and not _has_header(path)
 
 
 def _has_header(path: Path) -> bool:

@@ -2,9 +2,10 @@
 
 import math
 import textwrap
+from pathlib import Path
 
 from .memory_model import MemoryModel
-from .optimum import Optimum
+from .optimum import Optimum, Recommended
 from .uncertain import is_known
 from .units import GIB
 
@@ -34,8 +35,7 @@ def answer_text(optimum: Optimum, paint=plain) -> str:
         lines += [
             paint(f"  {best.flags}", bold=True, fg="green"),
             "",
-            f"  {best.kv_cache_tokens:,} +- {best.kv_cache_tokens_stderr:,.0f} tokens of KV cache "
-            f"to expect ({best.kv_cache / GIB:.2f} GiB):",
+            f"  {pool_to_expect(best)} of KV cache to expect:",
             *_wrap(f"{best.concurrency:,.1f} full requests, so {best.max_num_seqs} at once never "
                    f"preempt ({optimum.proviso})", plain),
         ]
@@ -52,6 +52,13 @@ def answer_text(optimum: Optimum, paint=plain) -> str:
                   *_wrap(", ".join(f"{price.max_num_batched_tokens}: {price.max_num_seqs}"
                                    for price in optimum.prices), plain)]
     return "\n".join([*lines, *_next_steps(model, paint), *_warnings(optimum.notices, paint)])
+
+
+def pool_to_expect(best: Recommended) -> str:
+    """GiB, and the tokens with their standard error where they are known."""
+    gib = f"{best.kv_cache / GIB:.2f} GiB"
+    return gib if best.kv_cache_tokens is None else (
+        f"{gib}, {best.kv_cache_tokens:,} +- {best.kv_cache_tokens_stderr:,.0f} tokens")
 
 
 def _steps(optimum: Optimum) -> list[str]:
@@ -79,22 +86,29 @@ def _parameters(model: MemoryModel, paint) -> list[str]:
         else:
             lines += _wrap(f"{symbol:<3} not known: {model.reasons.get(name, '')}", paint,
                            fg="yellow")
+    if cost := model.request_cost:
+        lines += ["", "  A request costs:"] + [
+            f"  {with_error(value):>33} bytes {what}" for value, what in cost.terms]
     return lines
 
 
 def launches_text(launches, notices, paint=plain) -> str:
     """One line a launch: flags, pool and the figures behind it in GiB; then what must be said."""
     lines = [paint(f"  {'mns':>6}{'mnbt':>8}{'weights':>9}{'N':>7}{'P':>7}{'KV':>8}{'tokens':>12}"
-                   "  status", bold=True)]
+                   "  log", bold=True)]
     for launch in launches:
         gib = [f"{value / GIB:.2f}" if (value := getattr(launch, name)) is not None else "-"
                for name in ("model_weights", "non_torch", "peak_activation", "kv_cache")]
         counts = [f"{value:,}" if (value := getattr(launch, name)) else "-"
                   for name in ("max_num_seqs", "max_num_batched_tokens", "kv_cache_tokens")]
         lines.append(f"  {counts[0]:>6}{counts[1]:>8}{gib[0]:>9}{gib[1]:>7}{gib[2]:>7}{gib[3]:>8}"
-                     f"{counts[2]:>12}  {launch.status}")
-        lines += _wrap(launch.error, paint, fg="yellow") if launch.error else []
+                     f"{counts[2]:>12}  {_end_of(Path(launch.where).name, 19)}")
+        lines += _wrap(f"failed: {launch.error}", paint, fg="yellow") if launch.error else []
     return "\n".join([*lines, *_warnings(notices, paint)])
+
+
+def _end_of(text: str, width: int) -> str:
+    return text if len(text) <= width else "..." + text[3 - width:]
 
 
 def fit_text(model: MemoryModel, paint=plain) -> str:

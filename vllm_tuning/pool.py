@@ -1,0 +1,104 @@
+"""The pool at integer flags and the full requests that it holds, with 95 % confidence."""
+
+import math
+
+import numpy as np
+from uncertainties import covariance_matrix
+
+from .memory_model import MemoryModel
+from .uncertain import exact
+from .workload import Workload
+
+CONFIDENCE = 0.95
+LARGEST_ASSUMED_K = 16384  # bytes: 8,192 bf16 elements, the hidden size of a 70B model
+NORMAL_95 = 1.6448536269514722  # one-sided quantile of the normal distribution
+
+
+class Pool:
+    """The pool at integer flags, less what full requests need: linear in the model's parameters.
+
+    In tokens where a request costs its whole blocks of them, else in bytes.
+    """
+
+    def __init__(self, model: MemoryModel, workload: Workload, least_budget: int):
+        self.model, self.least_budget = model, least_budget
+        self.quantile = one_sided_quantile(model)
+        size = exact(1) if model.hybrid else model.kv_per_token
+        self.unit = 1 if model.hybrid else model.block_size
+        self.reserved = 0 if model.hybrid else 1  # blocks
+        self.request_length = workload.blocks(model.block_size) * model.block_size
+        request, per_budget = model.request_bytes(self.request_length)
+        in_units = [*(value / size for value in (
+            model.model_headroom - model.graph_charge, model.k1,
+            model.sampler_headroom - model.graph_charge, model.k2, model.k)),
+            request if model.hybrid else exact(self.request_length), per_budget]
+        self.values = np.array([value.n for value in in_units])
+        self.covariance = np.array(covariance_matrix(in_units))
+        # a2 was fitted with the k of the sampler's launches in it: only a budget above theirs adds
+        self.k_known_at = min(fitted.launch.max_num_batched_tokens for fitted in model.launches
+                              if fitted.branch == "sampler")
+        self.k_room = (min(LARGEST_ASSUMED_K, model.k1.n) / size.n
+                       if model.k_source == "assumed 0" else 0.0)
+
+    def free_budget(self, seqs: int) -> int:
+        """The largest B that is free of charge beside C = seqs, but no less than vLLM allows."""
+        model_headroom, k1, sampler_headroom, k2, k = self.values[:5]
+        gap = sampler_headroom - model_headroom
+        return max(seqs, self.least_budget, math.floor((k2 * seqs - gap) / (k1 - k)))
+
+    def left(self, seqs: int, budget: int, requests: int = 0, quantile: float = 0.0) -> float:
+        """What ``requests`` full ones leave of the pool at (C, B), less so many standard errors."""
+        return min(self._branches(seqs, budget, requests, quantile))[0]
+
+    def stderr(self, seqs: int, budget: int) -> float:
+        """Of the printed pool: fit, assumed k, and the floor to a block on both sides."""
+        return math.hypot(min(self._branches(seqs, budget, 0, 0.0))[1], self.unit / math.sqrt(6),
+                          self._room(budget) / math.sqrt(3))
+
+    def _room(self, budget) -> float:
+        """What hidden states would take at ``budget`` where k is only assumed to be 0."""
+        return self.k_room * max(0, budget - self.k_known_at)
+
+    def _branches(self, seqs, budget, requests, quantile):
+        room = self._room(budget) if quantile else 0.0
+        needed = (-requests, -requests * budget)
+        for slope, kept in (((1.0, -budget, 0.0, 0.0, 0.0, *needed), 0.0),
+                            ((0.0, 0.0, 1.0, -min(seqs, budget), -budget, *needed), room)):
+            slope = np.array(slope)
+            error = math.sqrt(max(slope @ self.covariance @ slope, 0.0))
+            yield float(slope @ self.values) - quantile * error - kept, error
+
+    def concurrency(self, seqs: int, budget: int) -> float:
+        """Full requests that the pool at (C, B) holds, as vLLM counts them."""
+        request, per_budget = self.values[5:]
+        whole = math.floor(self.left(seqs, budget) / self.unit) * self.unit
+        return whole / (request + per_budget * budget)
+
+    def whole_tokens(self, seqs: int, budget: int) -> int | None:
+        """KV cache tokens that vLLM will print; None where their number depends on more."""
+        if self.model.hybrid:
+            return None
+        return math.floor(self.left(seqs, budget) / self.unit) * self.unit
+
+    def fits(self, seqs: int, budget: int) -> bool:
+        """seqs full requests and the reserved block fit with 95 % confidence, in either branch."""
+        return math.floor(self.left(seqs, budget, seqs, self.quantile) / self.unit) >= self.reserved
+
+    def most_requests(self, budget_of) -> int:
+        """The largest C that fits beside the budget ``budget_of(C)``; 0 if none does."""
+        low, high = 0, 1
+        while self.fits(high, budget_of(high)):
+            low, high = high, 2 * high
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if self.fits(middle, budget_of(middle)) else (low, middle)
+        return low
+
+
+def one_sided_quantile(model: MemoryModel) -> float:
+    """95 % one-sided: normal for the printed rounding, Student's t where residuals set the error."""
+    if model.dof > 0 and model.chi2 > model.dof:
+        from scipy.special import stdtrit
+
+        return float(stdtrit(model.dof, CONFIDENCE))
+    return NORMAL_95
