@@ -56,7 +56,7 @@ ABOUT_A_FIGURE = {
         "proposes + 150 MiB.",
     "hybrid_kv":
         "Layers of several kinds share the pool: a request costs a + b x length, not tokens x "
-        "bytes. Launch at two max_model_len, or give config.json.",
+        "bytes. One more launch at another --max-model-len tells a and b.",
     "incomplete":
         "The log ends before the pool was printed, and names no failure: give the whole start-up.",
     "negative_kv_cache":

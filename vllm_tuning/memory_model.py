@@ -190,6 +190,7 @@ def _usable(launches: list[Launch]) -> tuple[list[Launch], list[Notice]]:
     for launch in launches:
         lacking = [name for name in ("max_num_seqs", "max_num_batched_tokens")
                    if getattr(launch, name) is None and (known_seqs or name != "max_num_seqs")]
+        remedy = ": where it is given as a flag the log names it" if lacking else ""
         if (launch.peak_activation, launch.kv_cache, launch.kv_cache_tokens) == (None,) * 3:
             lacking.append("any of peak_activation_gib, kv_cache_gib and kv_cache_tokens")
         if not_measured := {"profiling_skipped", "blocks_overridden"} & set(launch.warnings):
@@ -197,7 +198,7 @@ def _usable(launches: list[Launch]) -> tuple[list[Launch], list[Notice]]:
                                   f"was set by hand ({', '.join(not_measured)})."))
         elif lacking:
             notices.append(Notice("launch_not_used", f"{launch.where}: not used, because it lacks "
-                                  f"{' and '.join(lacking)}."))
+                                  f"{' and '.join(lacking)}{remedy}."))
         else:
             used.append(launch)
     return used, notices

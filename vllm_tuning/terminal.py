@@ -75,7 +75,7 @@ def _steps(optimum: Optimum) -> list[str]:
 
 
 def _parameters(model: MemoryModel, paint) -> list[str]:
-    lines = []
+    lines, unknown = [], {}
     for name, unit in (("k1", "bytes per token"), ("a1", "bytes"), ("k2", "bytes per request"),
                        ("a2", "bytes"), ("k", "bytes per token")):
         value = getattr(model, name)
@@ -84,8 +84,9 @@ def _parameters(model: MemoryModel, paint) -> list[str]:
         if is_known(value):
             lines.append(f"  {symbol:<3}{with_error(value):>30} {unit}{note}")
         else:
-            lines += _wrap(f"{symbol:<3} not known: {model.reasons.get(name, '')}", paint,
-                           fg="yellow")
+            unknown.setdefault(model.reasons.get(name, ""), []).append(symbol)
+    for reason, symbols in unknown.items():
+        lines += _wrap(f"{', '.join(symbols)} not known: {reason}", paint, fg="yellow")
     if cost := model.request_cost:
         lines += ["", "  A request costs:"] + [
             f"  {with_error(value):>33} bytes {what}" for value, what in cost.terms]
@@ -102,13 +103,15 @@ def launches_text(launches, notices, paint=plain) -> str:
         counts = [f"{value:,}" if (value := getattr(launch, name)) else "-"
                   for name in ("max_num_seqs", "max_num_batched_tokens", "kv_cache_tokens")]
         lines.append(f"  {counts[0]:>6}{counts[1]:>8}{gib[0]:>9}{gib[1]:>7}{gib[2]:>7}{gib[3]:>8}"
-                     f"{counts[2]:>12}  {_end_of(Path(launch.where).name, 19)}")
+                     f"{counts[2]:>12}  {_shortened(Path(launch.where).name, 19)}")
         lines += _wrap(f"failed: {launch.error}", paint, fg="yellow") if launch.error else []
     return "\n".join([*lines, *_warnings(notices, paint)])
 
 
-def _end_of(text: str, width: int) -> str:
-    return text if len(text) <= width else "..." + text[3 - width:]
+def _shortened(text: str, width: int) -> str:
+    """Both ends of a text that is too long."""
+    head = width // 2 - 1
+    return text if len(text) <= width else text[:head] + "..." + text[head + 3 - width:]
 
 
 def fit_text(model: MemoryModel, paint=plain) -> str:
