@@ -80,7 +80,8 @@ def figure_2(model, optimum, ax=None):
 def figure_1_by_length(model, optima, given, ax=None):
     """Figure 1 of each of ``optima`` in the same axes, the i-th with the gid ``frame-i``.
 
-    A hollow star keeps the place of ``optima[given]``. One without an answer draws nothing.
+    A hollow star (``given-length``) keeps the place of ``optima[given]``. One without an answer
+    draws nothing.
     """
     ax, pool = _axes(ax, 3.2), shows_pool(model)
     symbol, larger, word = ("pool", np.fmin, "smaller") if pool else ("P", np.fmax, "larger")
@@ -98,7 +99,7 @@ def figure_1_by_length(model, optima, given, ax=None):
         ax.plot(*point, **STAR, label="recommended (point C)", **frame)
         if i == given:
             ax.plot(*point, **STAR | {"color": "white", "mec": INK, "zorder": 5},
-                    label=f"at the given {optima[i].workload.length:,} tokens")
+                    gid="given-length", label=f"at the given {optima[i].workload.length:,} tokens")
     ax.set(xlim=(0, right), xlabel=LABEL["max_num_seqs"],
            ylabel="KV cache pool (GiB)" if pool else "peak activation, P (GiB)")
     if not pool:

@@ -4,7 +4,7 @@
   const show = () => {
     for (const part of section.querySelectorAll("[data-frame]"))
       part.style.display = part.dataset.frame === slider.value ? "" : "none";
-    slider.ariaValueText = section.querySelector("output").innerText;
+    slider.setAttribute("aria-valuetext", section.querySelector("output").innerText);
   };
   slider.addEventListener("input", show);
   slider.closest("label").style.display = "";

@@ -1,7 +1,7 @@
 """The report's slider for the length of a request, which needs no kernel and no network.
 
-The page holds the answer and the picture at each of 33 lengths, all computed here; its script only
-shows one and hides the others. Without the script the answer at the given length stands there.
+The page holds the answer and the picture at each of 33 lengths, all computed here; its script shows
+one and hides the others. Without the script the answer at the given length stands there.
 """
 
 import re
@@ -29,7 +29,7 @@ def ladder(given: Workload) -> list[Workload]:
 
 
 def length_slider(optimum: Optimum) -> str:
-    """HTML: a slider over the lengths of ``ladder``; else a sentence that says why there is none."""
+    """HTML: a slider over the lengths of ``ladder``; else a sentence that says why not."""
     rungs, given = ladder(optimum.workload), optimum.workload
     optima = [find_optimum(optimum.model, rung) for rung in rungs]
     if not any(each.recommended for each in optima):
@@ -40,17 +40,20 @@ def length_slider(optimum: Optimum) -> str:
         return f'data-frame="{i}" ' + ('class="given"' if i == start else 'style="display:none"')
 
     def frames(kind, show) -> str:
-        return "\n".join(f"<{kind} {frame(i)}>{show(each)}</{kind}>" for i, each in enumerate(optima))
+        return "\n".join(f"<{kind} {frame(i)}>{show(each)}</{kind}>"
+                         for i, each in enumerate(optima))
 
     picture = svg(figure_1_by_length, optimum.model, optima, start, height=3.2)
     picture = re.sub("<metadata>.*?</metadata>", "", picture[picture.index("<svg"):], flags=re.S)
     picture = re.sub(r'<g id="frame-(\d+)">', lambda found: f"<g {frame(int(found[1]))}>", picture)
     return (
-        '<section class="lengths"><label style="display:none">Length of a finished request'
-        f'<input type="range" max="{len(rungs) - 1}" value="{start}" autocomplete="off"></label>\n'
+        '<section class="lengths"><label style="display:none">'
+        "Length of a finished request, input + output"
+        f'<input type="range" max="{len(rungs) - 1}" value="{start}" autocomplete="off"/></label>\n'
         f"<p><output>{frames('strong', lambda each: _length(each, given))}</output></p>\n"
         f"{frames('div', _answer)}\n"
-        f'<figure role="img" aria-label="Figure 1 at this length, with point C.">{picture}</figure>\n'
+        '<figure role="img" aria-label="Figure 1 at this length: model run flat, sampler run '
+        f'rising, point C where they meet.">{picture}</figure>\n'
         f"{frames('div', _warnings)}\n"
         f"<script>\n{SCRIPT.read_text('utf-8')}</script></section>")
 
