@@ -58,7 +58,8 @@ def test_each_frame_says_what_find_optimum_says_at_its_length():
         best = optimum.recommended
         assert total == sum(shares)
         assert f"{best.flags}Copy" in text(frame)
-        assert f"{best.kv_cache_tokens:,} ± {best.kv_cache_tokens_stderr:,.0f} tokens" in text(frame)
+        assert (f"{best.kv_cache_tokens:,} ± {best.kv_cache_tokens_stderr:,.0f} tokens"
+                in text(frame))
         assert len(re.findall("beyond_max_model_len", text(frame))) == (total > 2048)
         for notice in optimum.notices:
             assert notice.text in text(frame)

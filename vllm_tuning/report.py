@@ -93,7 +93,8 @@ def expected(optimum: Optimum) -> str:
     facts = (("KV cache to expect", "estimated", f"{best.kv_cache / GIB:.2f} GiB, "
               f"{best.kv_cache_tokens:,} ± {best.kv_cache_tokens_stderr:,.0f} tokens"),
              ("Full requests it holds", "derived", f"{best.concurrency:,.1f}"),
-             ("At once without preemption", "derived", f"{best.max_num_seqs:,} ({optimum.proviso})"))
+             ("At once without preemption", "derived",
+              f"{best.max_num_seqs:,} ({optimum.proviso})"))
     return table([name + tag(kind) for name, kind, _ in facts],
                  [[f"<strong>{fact}</strong>" for *_, fact in facts]])
 
