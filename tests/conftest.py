@@ -1,6 +1,7 @@
 """What several tests share: the real measurements, read without the code under test."""
 
 import csv
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -28,3 +29,26 @@ def exact_launches():
     """Exact bytes of the two-layer model's launches, from vLLM's own accounting."""
     return [{name: int(value) for name, value in row.items()}
             for row in rows_of(ROOT / "tests/data/llama-3-8b-2-layers-bytes.csv")]
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    """Headless Chromium, driven by selenium, for which there is no host but this machine."""
+    found = {name: shutil.which(name) for name in ("chromium", "chromedriver")}
+    if missing := [name for name, path in found.items() if path is None]:
+        pytest.skip(f"no browser to drive: {' and '.join(missing)} not on the PATH")
+    from selenium.webdriver import Chrome, ChromeOptions, ChromeService
+
+    options = ChromeOptions()
+    options.binary_location = found["chromium"]
+    options.set_capability("goog:loggingPrefs", {"performance": "ALL"})
+    for argument in ("headless=new", "no-sandbox", "disable-gpu", "disable-dev-shm-usage",
+                     "no-first-run", "disable-background-networking", "disable-component-update",
+                     "disable-sync", "window-size=1366,768",
+                     f"user-data-dir={tmp_path_factory.mktemp('chromium')}",
+                     "host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE localhost, EXCLUDE 127.0.0.1"):
+        options.add_argument(f"--{argument}")
+    # The path is given, so that selenium does not look for a driver on the network.
+    driver = Chrome(options, ChromeService(found["chromedriver"]))
+    yield driver
+    driver.quit()

@@ -17,7 +17,7 @@ from vllm_tuning.units import InputError
 from conftest import ROOT
 
 SETS = ["llama-3-8b-2-layers", "qwen3.5-4b-a30"]
-LOADED = re.compile(r"""(?:src|href)\s*=\s*(?!["'](?:data:|\#))|@import|url\(""", re.I)
+LOADED = re.compile(r"""(?:src|href)\s*=\s*(?!["'](?:data:|\#))|@import|url\((?!\#)""", re.I)
 
 
 @pytest.fixture(scope="module")

@@ -78,6 +78,37 @@ def figure_2(model, optimum, ax=None):
     return _draw_law(_axes(ax), model, optimum, "max_num_batched_tokens", "max_num_seqs")
 
 
+def figure_1_by_length(model, optima, given, ax=None):
+    """Figure 1 of each of ``optima`` in the same axes, the i-th with the gid ``frame-i``.
+
+    A hollow star (``given-length``) keeps the place of ``optima[given]``. One without an answer
+    draws nothing.
+    """
+    ax, pool = _axes(ax, 3.2), shows_pool(model)
+    symbol, larger, word = ("pool", np.fmin, "smaller") if pool else ("P", np.fmax, "larger")
+    points = {i: (best.max_num_seqs, best.max_num_batched_tokens)
+              for i, optimum in enumerate(optima) if (best := optimum.recommended)}
+    right = 1.1 * max(seqs for seqs, _ in points.values())
+    x = np.linspace(0, right, 129)  # from 128 on matplotlib leaves out what lies on a straight line
+    for i, (seqs, tokens) in points.items():
+        frame, runs = {"gid": f"frame-{i}"}, _curves(model, x, tokens)
+        point = seqs, larger(*_curves(model, seqs, tokens))
+        ax.plot(x, larger(*runs), color=INK, lw=4, alpha=0.3, **frame,
+                label=f"{symbol}, the {word} of both")
+        for name, curve in zip(("model run", "sampler run"), runs):
+            ax.plot(x, curve, LOOK[name][2], color=LOOK[name][0], lw=1.7, label=name, **frame)
+        ax.plot(*point, **STAR, label="recommended (point C)", **frame)
+        if i == given:
+            ax.plot(*point, **STAR | {"color": "white", "mec": INK, "zorder": 5},
+                    gid="given-length", label=f"at the given {optima[i].workload.length:,} tokens")
+    ax.set(xlim=(0, right), xlabel=LABEL["max_num_seqs"],
+           ylabel="KV cache pool (GiB)" if pool else "peak activation, P (GiB)")
+    if not pool:
+        ax.set_ylim(bottom=0)
+    ax.xaxis.set_major_formatter(THOUSANDS)
+    return _legend(ax)
+
+
 def shows_pool(model) -> bool:
     """Whether the law is drawn as the pool: no level of P is known, only its differences."""
     return bool(model.launches) and all(f.peak_activation is None for f in model.launches)

@@ -71,9 +71,6 @@ def answer(optimum: Optimum) -> str:
                 f"{escape(optimum.reason[0].upper() + optimum.reason[1:])}.</p>{warned}"
                 + f"<p>Launches to make, all other flags as before:</p>{to_copy(plan)}" * bool(plan)
                 + f"<p>What the launches tell so far:</p>{parameters(optimum.model)}</section>")
-    facts = (("KV cache to expect", "estimated", pool_to_expect(best).replace("+-", "±")),
-             ("Full requests it holds", "derived", f"{best.concurrency:,.1f}"),
-             ("At once without preemption", "derived", f"{best.max_num_seqs:,} ({optimum.proviso})"))
     steps = ((f"four-launch formula{tag('estimated')}", number(seed.max_num_seqs, seed.reason),
               number(seed.max_num_batched_tokens), "slopes of the printed peak"),
              (f"refined{tag('estimated')}", number(optimum.max_num_seqs),
@@ -84,11 +81,21 @@ def answer(optimum: Optimum) -> str:
     return "\n".join((
         '<section class="answer"><p>Add to the flags of the launches:</p>',
         to_copy(best.flags), warned,
-        table([name + tag(kind) for name, kind, _ in facts],
-              [[f"<strong>{fact}</strong>" for *_, fact in facts]]),
+        expected(optimum),
         table(("step", "max-num-seqs", "max-num-batched-tokens", "accounts for"), steps),
         "<p>Or as a file for <code>vllm serve --config</code>:</p>", to_copy(optimum.to_yaml()),
         "</section>"))
+
+
+def expected(optimum: Optimum) -> str:
+    """The pool at the recommended flags, and the requests that it holds."""
+    best = optimum.recommended
+    facts = (("KV cache to expect", "estimated", pool_to_expect(best).replace("+-", "±")),
+             ("Full requests it holds", "derived", f"{best.concurrency:,.1f}"),
+             ("At once without preemption", "derived",
+              f"{best.max_num_seqs:,} ({optimum.proviso})"))
+    return table([name + tag(kind) for name, kind, _ in facts],
+                 [[f"<strong>{fact}</strong>" for *_, fact in facts]])
 
 
 def parameters(model) -> str:
@@ -131,22 +138,27 @@ def launch_table(launches, model) -> str:
 
 
 def figure(draw, *args, alt: str, height: float = 3.4) -> str:
-    """``draw(*args, ax)`` as an SVG image 7 inches wide; the same bytes for the same data."""
+    """``draw(*args, ax)`` as an image."""
+    image = base64.b64encode(svg(draw, *args, height=height).encode()).decode()
+    return (f'<figure><img alt="{escape(alt)}" src="data:image/svg+xml;base64,{image}"></figure>')
+
+
+def svg(draw, *args, height: float) -> str:
+    """``draw(*args, ax)`` as SVG 7 inches wide; the same text for the same data."""
     import matplotlib
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
     from .figures import STYLE
 
-    svg = io.BytesIO()
+    text = io.StringIO()
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(STYLE)
         canvas = FigureCanvasSVG(Figure(figsize=(7, height), layout="constrained"))
         if not draw(*args, canvas.figure.add_subplot()).has_data():
             canvas.figure.set_figheight(1.8)
-        canvas.print_svg(svg, metadata={"Date": None, "Creator": None})
-    return (f'<figure><img alt="{escape(alt)}" src="data:image/svg+xml;base64,'
-            f'{base64.b64encode(svg.getvalue()).decode()}"></figure>')
+        canvas.print_svg(text, metadata={"Date": None, "Creator": None})
+    return text.getvalue()
 
 
 @dataclass(frozen=True)
