@@ -51,28 +51,46 @@ def test_a_real_pair_of_logs_tells_whole_kibibytes_a_token():
         "max_concurrency\n"
         "0.25.1,8192,262144,35.06,1001532,3.82\n0.25.1,8192,65536,35.2,950420,14.5\n")
     cost = fit_request_cost(pair)
-    assert cost.per_token.n == pytest.approx(36 * 1024, rel=5e-4)
-    assert abs(cost.per_token.n - 36 * 1024) < 3 * cost.per_token.s
-    by_hand = 35.2 / (950420 / 65536) * GIB
-    assert cost.at(65536).n == pytest.approx(by_hand, rel=1e-9)
+    per_token = cost.terms["per_token"]
+    assert per_token.n == pytest.approx(36 * 1024, rel=5e-4)
+    assert abs(per_token.n - 36 * 1024) < 3 * per_token.s
+    (by_hand, more), = cost.forms(65536)
+    assert by_hand.n == pytest.approx(35.2 / (950420 / 65536) * GIB, rel=1e-9) and more.n == 0
 
 
-def test_the_three_terms_against_the_rule():
-    cost = fit_request_cost(launches(*FOUR, (16, 8192, 131072)))
+def test_the_terms_of_windows_against_the_rule():
     page = PAGE * FULL / BLOCK  # bytes of a token in one group
-    assert cost.per_token.n == pytest.approx(page, rel=2e-3)
-    assert cost.per_budget.n == pytest.approx(SLIDING / FULL * page, rel=0.02)
-    for length, budget in ((65536, 2048), (131072, 8192), (100000, 16384)):
-        predicted = cost.at(length) + cost.per_budget * budget
-        assert predicted.n == pytest.approx(blocks_of(length, budget) * PAGE * FULL, rel=2e-3)
+    for more in ((16, 8192, 131072), (16, 8192, 5120)):  # its windows full, and never full
+        cost = fit_request_cost(launches(*FOUR, more))
+        assert cost.terms["per_token"].n == pytest.approx(page, rel=5e-3)
+        assert cost.terms["per_windowed_token"].n == pytest.approx(SLIDING / FULL * page, rel=0.01)
+        for length, budget in ((65536, 2048), (131072, 8192), (100000, 16384), (5120, 512),
+                               (5120, 8192), (2000, 300)):
+            predicted = min((fixed + budget * slope).n for fixed, slope in cost.forms(length))
+            assert predicted == pytest.approx(blocks_of(length, budget) * PAGE * FULL, rel=0.01)
 
 
-@pytest.mark.parametrize("length", [66000, 90000, 120000])
-def test_the_recommendation_fits_by_vllms_own_rule_and_two_more_do_not(length):
-    model = fit_memory_model(launches(*FOUR, (16, 8192, 131072)), Shape(8192, None, True))
+def test_recurrent_layers_cost_the_same_whatever_the_length_and_the_budget():
+    """40 of 50 layers keep one page each, by vLLM's rule: 4 groups of one block beside the full one."""
+    rows = []
+    for seqs, budget, length in (*FOUR, (16, 8192, 8192)):
+        kv = 60 * GIB - max(150e3 * budget, 3e6 * seqs)
+        held = kv // (PAGE * FULL) / (math.ceil(length / BLOCK) + 4)
+        rows.append(Launch(max_num_seqs=seqs, max_num_batched_tokens=budget, max_model_len=length,
+                           kv_cache=round(kv / GIB, 2) * GIB, max_concurrency=round(held, 2)))
+    cost = fit_request_cost(rows)
+    assert set(cost.terms) == {"fixed", "per_token"}
+    (predicted, _), = cost.forms(20000)
+    assert predicted.n == pytest.approx((1250 + 4) * PAGE * FULL, rel=2e-3)
+
+
+@pytest.mark.parametrize("other, length", [
+    (131072, 66000), (131072, 90000), (131072, 120000), (5120, 5120), (5120, 3000), (5120, 20000)])
+def test_the_recommendation_fits_by_vllms_own_rule_and_few_more_do_not(other, length):
+    model = fit_memory_model(launches(*FOUR, (16, 8192, other)), Shape(8192, None, True))
     best = find_optimum(model, Workload(length // 2, length - length // 2)).recommended
     assert holds(best.max_num_seqs, best.max_num_batched_tokens, length)
-    assert not holds(best.max_num_seqs + 2, best.max_num_batched_tokens, length)
+    assert not holds(best.max_num_seqs * 1.03 + 2, best.max_num_batched_tokens, length)
     assert best.kv_cache_tokens is None and best.concurrency >= best.max_num_seqs
 
 

@@ -309,7 +309,7 @@ def sensitivity(model, workload, ax=None):
     if optimum.max_num_seqs is None or optimum.max_num_seqs.n <= 0:
         return _say(ax, f"No curve: {optimum.reason}.", instead=True)
     lengths = workload.length * 2.0 ** np.linspace(-2, 2, 65)
-    lengths = [length for length in lengths if model.request_bytes(length)[0] is not None]
+    lengths = [length for length in lengths if model.request_forms(length)]
     seqs, tokens = (np.array(values) for values in zip(*(
         optimum_of(model, length) for length in lengths)))
     middle, half = unumpy.nominal_values(seqs), one_sided_quantile(model) * unumpy.std_devs(seqs)

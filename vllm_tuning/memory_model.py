@@ -83,15 +83,14 @@ class MemoryModel:
         """KV(B, C) = A - G - P(B, C), bytes: the smaller of the two pools."""
         return min(self.pools(seqs, tokens), key=lambda pool: pool.n)
 
-    def request_bytes(self, length: int) -> tuple[UFloat | None, UFloat]:
-        """What a request of ``length`` tokens costs at B = 0, and more with each token of B; bytes.
+    def request_forms(self, length: int) -> list[tuple[UFloat, UFloat]]:
+        """What a request of ``length`` tokens takes at B = 0 and more with each token of B; bytes.
 
-        None where the launches do not tell the cost at that length.
+        Of several forms it takes the least. Empty where the launches do not tell it.
         """
         if not self.hybrid:
-            return self.kv_per_token * length, exact(0)
-        cost = self.request_cost
-        return (cost.at(length), cost.per_budget) if cost else (None, exact(0))
+            return [(self.kv_per_token * length, exact(0))] * is_known(self.kv_per_token)
+        return self.request_cost.forms(length) if self.request_cost else []
 
     def to_dict(self) -> dict:
         """JSON of ``fit``: bytes, null where unknown."""
@@ -153,7 +152,7 @@ def fit_memory_model(launches: list[Launch], shape: Shape | None = None) -> Memo
             "give --config config.json, or kv_cache_gib in one launch"))
     best = min(solved, key=_uncertainty)
     if hybrid:
-        best = replace(best, hybrid=True, request_cost=fit_request_cost(used))
+        best = replace(best, hybrid=True, request_cost=fit_request_cost(used, block_size))
     return _explain(best, notices)
 
 

@@ -167,20 +167,20 @@ def find_optimum(model: MemoryModel, workload: Workload, chunked_prefill=True) -
 
 
 def optimum_of(model: MemoryModel, length: int) -> tuple[UFloat, UFloat]:
-    """(C*, B*) of ``refined_point`` for requests of ``length`` tokens."""
-    request, per_budget = model.request_bytes(length)
-    return refined_point(model.model_headroom - model.graph_charge,
-                         model.sampler_headroom - model.graph_charge, request, model.k1, model.k2,
-                         model.k, per_budget)
+    """(C*, B*) of ``refined_point`` for requests of ``length`` tokens, where their cost is known."""
+    return max((refined_point(model.model_headroom - model.graph_charge,
+                              model.sampler_headroom - model.graph_charge, request, model.k1,
+                              model.k2, model.k, per_budget)
+                for request, per_budget in model.request_forms(length)), key=lambda point: point[0].n)
 
 
 def _no_answer(model: MemoryModel, workload: Workload) -> str | None:
     for name in ("k1", "k2"):
         if not is_known(getattr(model, name)):
             return f"{name.upper()} is not known: {model.reasons[name]}"
-    if model.hybrid and model.request_bytes(workload.length)[0] is None:
+    if model.hybrid and not model.request_forms(workload.length):
         return _unknown_cost(model, workload)
-    if not model.hybrid and not is_known(model.kv_per_token):
+    if not model.request_forms(workload.length):
         return ("the KV cache of one token is not known: needs kv_cache_gib beside kv_cache_tokens "
                 "in a launch, or --config config.json")
     if not is_known(model.model_headroom):
@@ -247,9 +247,8 @@ def _scope(model: MemoryModel, workload: Workload):
                      f"({workload.output_len:,}): the method is made for equal lengths and for "
                      "short input with long output. Prefill sets the pace here; measure it.")
     cost = model.request_cost
-    if cost and model.request_bytes(workload.length)[0] is not None and (
-            workload.length < cost.lengths[0]):
-        counted = ("as the straight line through the launches has it" if len(cost.lengths) > 1
+    if cost and model.request_forms(workload.length) and workload.length < cost.lengths[0]:
+        counted = ("as the line through the launches has it" if len(cost.lengths) > 1
                    else f"as one of {cost.lengths[0]:,} tokens")
         yield Notice("request_cost_is_a_limit",
                      f"Layers of several kinds share the pool. A request of {workload.length:,} "

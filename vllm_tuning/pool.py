@@ -27,11 +27,12 @@ class Pool:
         self.unit = 1 if model.hybrid else model.block_size
         self.reserved = 0 if model.hybrid else 1  # blocks
         self.request_length = workload.blocks(model.block_size) * model.block_size
-        request, per_budget = model.request_bytes(self.request_length)
+        forms = (model.request_forms(self.request_length) if model.hybrid else
+                 [(exact(self.request_length), exact(0))])
         in_units = [*(value / size for value in (
             model.model_headroom - model.graph_charge, model.k1,
             model.sampler_headroom - model.graph_charge, model.k2, model.k)),
-            request if model.hybrid else exact(self.request_length), per_budget]
+            *(term for form in forms for term in form)]
         self.values = np.array([value.n for value in in_units])
         self.covariance = np.array(covariance_matrix(in_units))
         # a2 was fitted with the k of the sampler's launches in it: only a budget above theirs adds
@@ -48,31 +49,31 @@ class Pool:
 
     def left(self, seqs: int, budget: int, requests: int = 0, quantile: float = 0.0) -> float:
         """What ``requests`` full ones leave of the pool at (C, B), less so many standard errors."""
-        return min(self._branches(seqs, budget, requests, quantile))[0]
+        return max(min(self._branches(seqs, budget, requests, quantile, form))[0]
+                   for form in range(5, len(self.values), 2))
 
     def stderr(self, seqs: int, budget: int) -> float:
         """Of the printed pool: fit, assumed k, and the floor to a block on both sides."""
-        return math.hypot(min(self._branches(seqs, budget, 0, 0.0))[1], self.unit / math.sqrt(6),
+        return math.hypot(min(self._branches(seqs, budget))[1], self.unit / math.sqrt(6),
                           self._room(budget) / math.sqrt(3))
 
     def _room(self, budget) -> float:
         """What hidden states would take at ``budget`` where k is only assumed to be 0."""
         return self.k_room * max(0, budget - self.k_known_at)
 
-    def _branches(self, seqs, budget, requests, quantile):
+    def _branches(self, seqs, budget, requests=0, quantile=0.0, form=5):
         room = self._room(budget) if quantile else 0.0
-        needed = (-requests, -requests * budget)
-        for slope, kept in (((1.0, -budget, 0.0, 0.0, 0.0, *needed), 0.0),
-                            ((0.0, 0.0, 1.0, -min(seqs, budget), -budget, *needed), room)):
-            slope = np.array(slope)
+        for run, kept in (((1.0, -budget, 0.0, 0.0, 0.0), 0.0),
+                          ((0.0, 0.0, 1.0, -min(seqs, budget), -budget), room)):
+            slope = np.zeros(len(self.values))
+            slope[:5], slope[form:form + 2] = run, (-requests, -requests * budget)
             error = math.sqrt(max(slope @ self.covariance @ slope, 0.0))
             yield float(slope @ self.values) - quantile * error - kept, error
 
     def concurrency(self, seqs: int, budget: int) -> float:
         """Full requests that the pool at (C, B) holds, as vLLM counts them."""
-        request, per_budget = self.values[5:]
         whole = math.floor(self.left(seqs, budget) / self.unit) * self.unit
-        return whole / (request + per_budget * budget)
+        return whole / min(self.values[5::2] + self.values[6::2] * budget)
 
     def whole_tokens(self, seqs: int, budget: int) -> int | None:
         """KV cache tokens that vLLM will print; None where their number depends on more."""

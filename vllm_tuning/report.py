@@ -109,7 +109,7 @@ def parameters(model) -> str:
         ("k", "k", f"hidden state of a token ({model.k_source})"),
         *[("κ", "kv_per_token", "KV cache of a token")] * (not model.hybrid))]
     if model.request_cost:
-        rows += [("", f"a request, {what}", number(value)) for value, what in model.request_cost.terms]
+        rows += [("", f"a request, {what}", number(value)) for value, what in model.request_cost.in_words]
     return table(("", "meaning", "bytes ± standard error" + tag("estimated")), rows) + (
         f"<p>Read from the printed {'KV cache' if model.route == 'kv_only' else 'peak'}. χ² = "
         f"{model.chi2:,.2f}, degrees of freedom: {model.dof}.</p>")

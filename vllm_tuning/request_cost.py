@@ -1,9 +1,13 @@
-"""What one request costs where layers of several kinds share the pool: a + b*L + c*B.
+"""What one request costs where layers of several kinds share the pool, from launches.
 
-Full attention keeps every token (b); a recurrent state is kept once (a); a sliding window of w
-tokens keeps at most w - 1 + B of them while prefill runs in steps of B (a and c). vLLM prints how
-many requests of max_model_len tokens the pool holds, so each launch tells the cost of one of them:
-KV / max_concurrency. Launches at two max_model_len tell the line between them.
+Full attention keeps every token, a recurrent state is kept once, and a sliding window of w tokens
+keeps at most w - 1 + B of them while prefill runs in steps of B. So a request of L tokens takes
+
+    m + b*L                                  recurrent layers
+    b*L + c*min(w + B, L)                    sliding windows
+
+bytes. vLLM prints how many requests of max_model_len tokens the pool holds, so each launch tells the
+cost of one of them: KV / max_concurrency.
 """
 
 import math
@@ -15,7 +19,7 @@ from uncertainties import UFloat, correlated_values
 from .branches import SIGNIFICANT, least_squares
 from .kv_cache import Shape
 from .launches import Launch, column, release
-from .uncertain import UNKNOWN, exact, is_known, nominal, stderr
+from .uncertain import exact, nominal, stderr
 from .units import printed_half_widths
 
 _ROOT3 = math.sqrt(3)
@@ -23,43 +27,50 @@ _ROOT3 = math.sqrt(3)
 
 @dataclass(frozen=True)
 class RequestCost:
-    """Bytes of a request of L tokens beside a budget of B: fixed + per_token*L + per_budget*B.
+    """Bytes of one request, in terms that the launches identify (``uncertainties`` numbers).
 
-    ``lengths`` are the max_model_len launched, tokens. With a single one ``per_token`` is unknown
-    and ``fixed`` is the cost of a request of that length.
+    ``terms`` hold b ``per_token`` with m ``fixed``, or with c ``per_windowed_token`` and c*w
+    ``window``. Where all launches have one max_model_len they are the cost of a request of that
+    length: ``at_length`` whatever B, ``below`` and ``per_budget`` where B leaves windows full.
+    ``lengths`` are the max_model_len launched, ``block`` the tokens of a block.
     """
 
-    fixed: UFloat
-    per_token: UFloat
-    per_budget: UFloat
+    terms: dict[str, UFloat]
     lengths: tuple[int, ...]
-
-    @property
-    def terms(self) -> list[tuple[UFloat, str]]:
-        """The known terms and what each is for; with a single length the first is the whole cost."""
-        if not is_known(self.per_token):
-            rest = [(self.fixed, f"for {self.lengths[0]:,} tokens")]
-        else:
-            rest = [(self.fixed, "whatever its length"), (self.per_token, "per token of its length")]
-        return rest + [(self.per_budget, "per token of mnbt")] * (self.per_budget.n != 0)
+    block: int
 
     def to_dict(self) -> dict:
-        """Bytes, null where unknown."""
-        names = ("fixed", "per_token", "per_budget")
-        return {**{name: nominal(getattr(self, name)) for name in names},
-                "stderr": {name: stderr(getattr(self, name)) for name in names},
+        """Bytes."""
+        return {**{name: nominal(value) for name, value in self.terms.items()},
+                "stderr": {name: stderr(value) for name, value in self.terms.items()},
                 "lengths": list(self.lengths)}
 
-    def at(self, length: int) -> UFloat | None:
-        """Bytes at B = 0 of a request of ``length`` tokens, or of the longest one above it.
+    @property
+    def in_words(self) -> list[tuple[UFloat, str]]:
+        """Each term with what it is for."""
+        length = f"for {self.lengths[0]:,} tokens"
+        words = {"fixed": "whatever its length", "per_token": "per token of its length",
+                 "window": "for full windows", "per_windowed_token":
+                 "more per token of mnbt, while that is shorter than the request",
+                 "at_length": length, "below": f"{length}, at small mnbt",
+                 "per_budget": "more per token of mnbt"}
+        return [(value, words[name]) for name, value in self.terms.items()]
 
-        Cost rises ever more slowly with length, so the line is an upper limit below the shortest
-        length launched, and a single length is one for shorter requests. None where that limit
-        could be more than twice the cost, or where the request is longer than the only length.
+    def forms(self, length: int) -> list[tuple[UFloat, UFloat]]:
+        """Bytes at B = 0 and per token of B; a request of ``length`` tokens takes the least of them.
+
+        Empty where the launches do not tell it: they have one length, and the request is longer, or
+        so much shorter that a request of that length could be more than twice as dear.
         """
-        if is_known(self.per_token):
-            return self.fixed + self.per_token * length
-        return self.fixed if length <= self.lengths[0] <= 2 * length else None
+        terms, nothing = self.terms, exact(0)
+        if "per_token" not in terms:
+            forms = [(terms["below"], terms["per_budget"])] if "below" in terms else []
+            forms += [(terms["at_length"], nothing)] if "at_length" in terms else []
+            return forms if length <= self.lengths[0] <= 2 * length else []
+        if "window" not in terms:
+            return [(terms["fixed"] + terms["per_token"] * length, nothing)]
+        full, windowed = terms["per_token"] * length, terms["per_windowed_token"]
+        return [(full + terms["window"], windowed), (full + windowed * (length + self.block), nothing)]
 
 
 def is_hybrid(launches: list[Launch], shape: Shape | None) -> bool:
@@ -86,16 +97,20 @@ def _concurrency(launch: Launch) -> tuple[float, float] | None:
     From 0.20.2 on the printed tokens are concurrency x max_model_len: the same figure, finer.
     """
     finer, printed = _whole_requests(launch), launch.max_concurrency
-    if finer and (abs(finer - printed) <= 0.0051 if printed
-                  else release(launch.vllm_version) >= (0, 20, 2)):
+    if finer and release(launch.vllm_version) >= (0, 20, 2) and (
+            not printed or abs(finer - printed) <= 0.0051):
         return finer, 0.5 / launch.max_model_len
     return (printed, 0.005) if printed and launch.max_model_len else None
 
 
-def fit_request_cost(launches: list[Launch]) -> RequestCost | None:
+# ---------------------------------------------------------------- the fit
+
+
+def fit_request_cost(launches: list[Launch], block: int = 16) -> RequestCost | None:
     """The cost of a request, by least squares over the launches; None where none tells one.
 
-    c is kept where it is needed to explain the launches within their printed units.
+    The fewest terms that explain every launch within its printed units; else the best fit, with its
+    errors scaled by chi squared over the degrees of freedom.
     """
     half_widths = printed_half_widths(column(launches, "kv_cache"))
     known = [(launch, held, half / launch.kv_cache) for launch, half in zip(launches, half_widths)
@@ -106,26 +121,43 @@ def fit_request_cost(launches: list[Launch]) -> RequestCost | None:
     unit = cost * [half + width / concurrency for _, (concurrency, width), half in known]
     lengths, budgets = (column([launch for launch, *_ in known], name)
                         for name in ("max_model_len", "max_num_batched_tokens"))
-    columns = {"fixed": np.ones(len(cost))}
-    if np.ptp(lengths) > 0:
-        columns["per_token"] = lengths
-    fit = _fitted(columns, cost, unit)
-    if np.ptp(budgets) > 0 and np.any(np.abs(cost - _predicted(fit, columns)) > unit * (1 + 1e-6)):
-        wider = _fitted(columns | {"per_budget": budgets}, cost, unit)
-        if wider and wider["per_budget"].n > SIGNIFICANT * wider["per_budget"].s:
-            fit = wider
-    return RequestCost(fit["fixed"], fit.get("per_token", UNKNOWN), fit.get("per_budget", exact(0)),
-                       tuple(sorted({int(length) for length in lengths})))
+    fits = [fit for design in _designs(lengths, budgets, block)
+            if (fit := _fitted(design, lengths, budgets, block, cost, unit))]
+    explaining = [fit for fit in fits if fit[0] <= 1 + 1e-6]
+    best = explaining[0] if explaining else min(fits, key=lambda fit: fit[0], default=None)
+    return best and best[1]
 
 
-def _fitted(columns: dict, cost: np.ndarray, unit: np.ndarray) -> dict[str, UFloat] | None:
-    design = np.column_stack(list(columns.values()))
-    if np.linalg.matrix_rank(design / np.abs(design).max(axis=0)) < design.shape[1]:
+def _designs(lengths, budgets, block):
+    """Columns of each law that could hold, fewest terms first.
+
+    Windows are full in the launches whose length exceeds w + B: those with the largest L - B.
+    """
+    ones = np.ones(len(lengths))
+    one_length = np.ptp(lengths) == 0
+    yield {"at_length": ones} if one_length else {"fixed": ones, "per_token": lengths}
+    for least in sorted(set(lengths - budgets)):
+        full = (lengths - budgets >= least) * 1.0
+        if one_length:
+            rest = {} if full.all() else {"at_length": 1 - full}
+            yield {"below": full, "per_budget": full * budgets} | rest
+        else:
+            yield {"per_token": lengths, "window": full,
+                   "per_windowed_token": np.where(full, budgets, lengths + block)}
+
+
+def _fitted(columns, lengths, budgets, block, cost, unit) -> tuple[float, RequestCost] | None:
+    """The largest residual in printed units, and the cost; None where the law cannot be fitted."""
+    try:
+        fit = least_squares(np.column_stack(list(columns.values())), cost, unit / _ROOT3)
+    except np.linalg.LinAlgError:
         return None
-    fit = least_squares(design, cost, unit / _ROOT3)
     scale_up = max(1.0, fit.chi2 / fit.dof) if fit.dof > 0 else 1.0
-    return dict(zip(columns, correlated_values(fit.params, fit.covariance * scale_up)))
-
-
-def _predicted(fit: dict[str, UFloat], columns: dict) -> np.ndarray:
-    return sum(fit[name].n * values for name, values in columns.items())
+    terms = dict(zip(columns, correlated_values(fit.params, fit.covariance * scale_up)))
+    if any(value.n < -SIGNIFICANT * value.s for value in terms.values()):
+        return None  # no layer gives memory back
+    found = RequestCost(terms, tuple(sorted({int(length) for length in lengths})), block)
+    off = [abs(each - min((fixed + per_budget * budget).n for fixed, per_budget in forms)) / width
+           for each, width, length, budget in zip(cost, unit, lengths, budgets)
+           if (forms := found.forms(length))]
+    return max(off), found

@@ -89,7 +89,7 @@ def _parameters(model: MemoryModel, paint) -> list[str]:
         lines += _wrap(f"{', '.join(symbols)} not known: {reason}", paint, fg="yellow")
     if cost := model.request_cost:
         lines += ["", "  A request costs:"] + [
-            f"  {with_error(value):>33} bytes {what}" for value, what in cost.terms]
+            f"  {with_error(value):>33} bytes {what}" for value, what in cost.in_words]
     return lines
 
 
