@@ -3,7 +3,7 @@
 import pytest
 
 from vllm_tuning.checks import check_launches
-from vllm_tuning.launches import parse_launches, read_launches
+from vllm_tuning.launches import Launch, parse_launches, read_launches
 from vllm_tuning.units import InputError
 
 COLUMNS = ("vllm_version,model,total_memory_gib,gpu_memory_utilization,model_weights_gib,"
@@ -66,3 +66,16 @@ def test_mns_above_mnbt_negative_pool_and_failed_launch_have_their_sentence():
 def test_no_launches():
     with pytest.raises(InputError):
         check_launches([])
+
+
+def test_a_path_and_a_name_of_one_model_are_one_model():
+    names = ("/models/Llama-3", "meta-llama/llama-3", "Llama-3/")
+    assert check_launches([Launch(model=name) for name in names]) == []
+
+
+def test_places_in_several_files_name_the_file():
+    launches = [Launch(where="a.log:1", vllm_version="0.25.0"),
+                Launch(where="a.log:9", vllm_version="0.25.0"),
+                Launch(where="logs/b.log:1", vllm_version="0.26.0")]
+    with pytest.raises(InputError, match=r"logs/b.log:1: .* 0.25.0 in rows a.log:1, a.log:9"):
+        check_launches(launches)

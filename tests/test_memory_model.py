@@ -275,3 +275,20 @@ def test_logs_of_the_carried_set_give_the_exact_slopes_and_find_the_config():
     model = model_of(logs)
     assert model.k_source == "config" and len(model.launches) == 4
     assert model.k1.n == pytest.approx(K1, rel=1e-6) and model.k2.n == pytest.approx(K2, rel=1e-6)
+
+
+def test_equal_flags_with_other_pools_are_told_not_refused():
+    """Two starts of one server with equal flags, 0.14 GiB apart, beside a second group."""
+    model = fit_memory_model(rows("256,2048,35.06", "256,2048,35.2", "1024,2048,33.0",
+                                  columns="max_num_seqs,max_num_batched_tokens,kv_cache_gib"))
+    told, = [notice for notice in model.notices if notice.name == "repeats_differ"]
+    assert "0.14 GiB" in told.text and ":3:" in told.text
+    unknown = fit_memory_model(rows("2048,35.06", "2048,34.2", columns=
+                                    "max_num_batched_tokens,kv_cache_gib"))
+    assert "max_num_seqs is not given" in unknown.notices[-1].text
+
+
+def test_a_failed_launch_is_left_out_by_its_own_reason():
+    failed = rows("failed,no memory", columns="status,error")
+    told, = [n for n in fit_memory_model(failed).notices if n.name == "launch_not_used"]
+    assert "failed: no memory" in told.text

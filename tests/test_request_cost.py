@@ -127,3 +127,6 @@ def test_what_counts_as_several_kinds_of_layers():
     other = Launch(max_model_len=131072, kv_cache_tokens=1508112, max_concurrency=22.63)
     assert not is_hybrid([same], None) and is_hybrid([same, other], None)
     assert is_hybrid([same], Shape(4096, None, True)) and not is_hybrid([same], Shape(4096, None))
+    printed = Launch(vllm_version="0.19.0", max_model_len=8192, kv_cache_tokens=130304,
+                     max_concurrency=15.91)  # google/gemma-3-12b-it there: all layers keep all tokens
+    assert not is_hybrid([printed], Shape(7680, None, True))

@@ -29,18 +29,22 @@ _PRINTED = {
 def check_launches(launches: list[Launch], hybrid: bool = False) -> list[Notice]:
     """Everything in section "what makes an answer valid" that the launches alone can show.
 
-    hybrid: KV / KVS is no one number, since layers of several kinds share the pool. Raises InputError naming file, line, column, the value and what the others say.
+    hybrid: KV / KVS is no one number, since layers of several kinds share the pool. Raises
+    InputError naming file, line, column, the value and what the others say.
     """
     if not launches:
         raise InputError("no launches; give at least one row")
     for name, remedy in _EXACT.items():
         known = [(launch, getattr(launch, name)) for launch in launches
                  if getattr(launch, name) is not None]
-        usual = Counter(value for _, value in known).most_common(1)
-        for launch, value in known:
-            if value != usual[0][0]:
+        alike = [_own_name(value) if name == "model" else value for _, value in known]
+        usual = Counter(alike).most_common(1)
+        for (launch, value), each in zip(known, alike):
+            if each != usual[0][0]:
+                places = [place for place, other in zip(short_places([l for l, _ in known]), alike)
+                          if other == usual[0][0]]
                 raise InputError(f"{launch.where}: {name} is {value}, but {usual[0][0]} in "
-                                 f"{_others(known, usual[0][0])}; {remedy}")
+                                 f"{_listed(places)}; {remedy}")
     for name, remedy in _PRINTED.items():
         for launch, value, usual in _odd_ones(launches, name):
             raise InputError(f"{launch.where}: {name}_gib is {value / GIB:g}, but the others say "
@@ -50,9 +54,13 @@ def check_launches(launches: list[Launch], hybrid: bool = False) -> list[Notice]
     return [*_non_torch(launches), *_balance(launches), *_single_rows(launches)]
 
 
-def _others(known, usual) -> str:
-    rows = short_places([launch for launch, value in known if value == usual])
-    return f"row{'s' * (len(rows) > 1)} {', '.join(rows[:6])}{' ...' if len(rows) > 6 else ''}"
+def _own_name(model: str) -> str:
+    """``/models/Llama-3`` and ``meta-llama/Llama-3`` are one model."""
+    return model.rstrip("/").rpartition("/")[2].lower()
+
+
+def _listed(places: list[str]) -> str:
+    return f"row{'s' * (len(places) > 1)} {', '.join(places[:6])}{' ...' if len(places) > 6 else ''}"
 
 
 def _odd_ones(launches: list[Launch], name: str):
@@ -95,8 +103,9 @@ def _check_kv_per_token(launches: list[Launch]) -> None:
             raise InputError(
                 f"{launch.where}: kv_cache_tokens is {launch.kv_cache_tokens:,} in "
                 f"{launch.kv_cache / GIB:g} GiB, {(low + high) / 2:,.0f} bytes a token, but the "
-                f"others say {usual:,.0f}; was the number of blocks overridden? (Layers of "
-                "several kinds: write hybrid_kv under warnings.)")
+                f"others say {usual:,.0f}; was the number of blocks overridden, or the decode "
+                "context parallel size changed? (Layers of several kinds: write hybrid_kv under "
+                "warnings.)")
 
 
 def _non_torch(launches: list[Launch]):

@@ -150,10 +150,14 @@ def report(launches, input_len, output_len, config, folder):
     from .sources import by_model
     from .terminal import answer_text
 
+    if "-" in launches:
+        raise InputError("-: report reads its launches twice; save the log to a file first")
     progress = sys.stderr.isatty()
     for done in write_reports(by_model(launches), input_len, output_len, folder, config=config):
         if progress:
             click.echo(f"{done.notebook}", err=True)
+        if len(launches) > 1:
+            click.echo(click.style(f"{done.html.stem}: ", bold=True), nl=False)
         click.echo(answer_text(done.optimum, click.style))
         click.echo(f"\nReport: {done.html}")
 

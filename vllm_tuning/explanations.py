@@ -59,6 +59,12 @@ ABOUT_A_FIGURE = {
         "bytes. One more launch at another --max-model-len tells a and b.",
     "incomplete":
         "The log ends before the pool was printed, and names no failure: give the whole start-up.",
+    "max_num_batched_tokens_not_printed":
+        "The log does not say max_num_batched_tokens, which a fit needs: give it as a flag at the "
+        "next start, or fill in the column after read -o launches.csv.",
+    "max_num_seqs_not_printed":
+        "The log does not say max_num_seqs, which a fit needs unless it is one in all launches: "
+        "give it as a flag at the next start, or fill in the column after read -o launches.csv.",
     "negative_kv_cache":
         "Nothing was left for the pool and the launch failed; the figure still measures what is "
         "missing. Raise gpu_memory_utilization, or lower max_num_seqs, max_num_batched_tokens or "

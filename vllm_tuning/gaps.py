@@ -87,6 +87,21 @@ def poor_fit(model):
                      "max_num_seqs >= 128, on an idle GPU.")
 
 
+def repeats_differ(model):
+    """A notice where launches with equal flags read further apart than rounding explains."""
+    seen = {}
+    for fitted in model.launches:
+        flags = fitted.launch.max_num_seqs, fitted.launch.max_num_batched_tokens
+        first = seen.setdefault(flags, fitted)
+        apart = abs(fitted.residual - first.residual)
+        if apart > 3 * model.unit:
+            unknown = " max_num_seqs is not given: does it differ?" * (flags[0] is None)
+            yield Notice("repeats_differ",
+                         f"{fitted.launch.where}: equal flags as {first.launch.where}, but "
+                         f"{apart / GIB:.2f} GiB apart.{unknown} So much varies from start to start, "
+                         "or something else was changed, or another process was on the GPU.")
+
+
 def next_launches(model) -> list[NextLaunch]:
     """The launches that would identify what is missing: group 1 moves C, group 2 moves B."""
     seen = {(f.launch.max_num_seqs, f.launch.max_num_batched_tokens) for f in model.launches}

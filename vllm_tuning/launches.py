@@ -97,7 +97,12 @@ class Launch:
 
 @functools.cache
 def release(version: str | None) -> tuple[int, ...]:
-    """The numbers of a vLLM version, () if unknown: ``0.20.2rc1`` -> (0, 20, 2)."""
+    """The numbers of a vLLM version: ``0.20.2rc1`` -> (0, 20, 2).
+
+    () if unknown, as that of a checkout without tags: ``0.1.dev18496``.
+    """
+    if "0.1.dev" in (version or ""):
+        return ()
     match = re.match(r"v?(\d{1,9}(?:\.\d{1,9})*)", version or "", re.ASCII)
     return tuple(int(part) for part in match.group(1).split(".")) if match else ()
 
@@ -188,6 +193,7 @@ _KINDS = {
     "non_torch": ("gib",), "kv_cache": ("gib",), "cuda_graph": ("gib",),
     "cuda_graph_estimated": ("gib",),
 }
+KNOBS = ("max_num_seqs", "max_num_batched_tokens")
 _LARGEST_FILE = 2**26
 _TEXTS = ("source", "vllm_version", "model", "kv_cache_dtype", "error")
 
@@ -302,15 +308,19 @@ def _header(cells: list[str], where: str) -> list[str]:
 
 
 def write_launches(launches: list[Launch], path: str | os.PathLike) -> None:
-    """Write launches.csv with the columns that any launch fills; whole or not at all."""
-    used = [name for name, column in COLUMNS.items()
-            if any(getattr(launch, column.attribute) not in (None, ()) for launch in launches)]
+    """Write launches.csv with the two flags and the columns that any launch fills.
+
+    Whole or not at all; the folder is made where it is missing.
+    """
+    used = [name for name, column in COLUMNS.items() if name in KNOBS
+            or any(getattr(launch, column.attribute) not in (None, ()) for launch in launches)]
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(used)
     for launch in launches:
         writer.writerow([COLUMNS[name].to_cell(getattr(launch, COLUMNS[name].attribute))
                          for name in used])
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, out.getvalue())
 
 

@@ -7,7 +7,7 @@ ones, rounded to their digits, and each is named in ``warnings``.
 import re
 from dataclasses import replace
 
-from .launches import COLUMNS, Launch, release
+from .launches import COLUMNS, KNOBS, Launch, release
 from .log_failure import failure_of
 from .log_formats import ENGINE, ERROR, FLAGS, LATE, LOAD, POOL, PROFILE, SERVER
 from .log_readings import Reading, arguments
@@ -301,6 +301,8 @@ class _Engine:
                 pool is not None or launch.kv_cache_tokens):
             old = self.release and (self.release < (0, 6, 4) or (0, 8) <= self.release < (0, 9, 1))
             self.warn("older_format" if old else "activation_not_printed")
+        if pool is not None or launch.kv_cache_tokens:
+            self.warn(*(f"{name}_not_printed" for name in KNOBS if getattr(launch, name) is None))
         if status == "ok" and pool is None and launch.kv_cache_tokens is None:
             self.warn("incomplete")
         for name in (name for reading in self.readings for name in reading.unreadable):

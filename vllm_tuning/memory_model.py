@@ -17,9 +17,9 @@ from uncertainties import UFloat, correlated_values
 from .branches import BranchFit, fit_branches, model_run, sampler_run
 from .checks import check_launches
 from .explanations import ABOUT_THE_ANSWER, notices as explained
-from .gaps import NextLaunch, missing_reasons, next_launches, poor_fit, within_rounding
+from .gaps import NextLaunch, missing_reasons, next_launches, poor_fit, repeats_differ, within_rounding
 from .kv_cache import Shape, read_shape
-from .launches import Launch, Notice, column, locate
+from .launches import KNOBS, Launch, Notice, column, locate
 from .readings import Route, corrections_to_pool, kv_per_token, rounding, routes
 from .request_cost import RequestCost, fit_request_cost, is_hybrid
 from .sources import read_source
@@ -187,12 +187,15 @@ def _usable(launches: list[Launch]) -> tuple[list[Launch], list[Notice]]:
     known_seqs = any(launch.max_num_seqs for launch in launches)
     used, notices = [], []
     for launch in launches:
-        lacking = [name for name in ("max_num_seqs", "max_num_batched_tokens")
+        lacking = [name for name in KNOBS
                    if getattr(launch, name) is None and (known_seqs or name != "max_num_seqs")]
-        remedy = ": where it is given as a flag the log names it" if lacking else ""
+        remedy = ", which a log names where it is given as a flag" if lacking else ""
         if (launch.peak_activation, launch.kv_cache, launch.kv_cache_tokens) == (None,) * 3:
             lacking.append("any of peak_activation_gib, kv_cache_gib and kv_cache_tokens")
-        if not_measured := {"profiling_skipped", "blocks_overridden"} & set(launch.warnings):
+        if launch.status == "failed" and lacking:
+            notices.append(Notice("launch_not_used", f"{launch.where}: not used, because it failed: "
+                                  f"{launch.error or 'no reason given'}"))
+        elif not_measured := {"profiling_skipped", "blocks_overridden"} & set(launch.warnings):
             notices.append(Notice("launch_not_used", f"{launch.where}: not used, because its pool "
                                   f"was set by hand ({', '.join(not_measured)})."))
         elif lacking:
@@ -203,8 +206,9 @@ def _usable(launches: list[Launch]) -> tuple[list[Launch], list[Notice]]:
     return used, notices
 
 
-def _nothing(notices, reason="no launch has max_num_seqs, max_num_batched_tokens and one of "
-             "peak_activation_gib, kv_cache_gib, kv_cache_tokens") -> MemoryModel:
+def _nothing(notices, reason="no launch can be used: each needs max_num_seqs, "
+             "max_num_batched_tokens and one of peak_activation_gib, kv_cache_gib, "
+             "kv_cache_tokens") -> MemoryModel:
     return MemoryModel(None, *[UNKNOWN] * 5, "unknown", *[UNKNOWN] * 4, None, 0.0, 16, (), 0.0, 0.0, 0,
                        {name: reason for name in ("k1", "a1", "k2", "a2", "k")}, (), tuple(notices))
 
@@ -287,7 +291,9 @@ def _refuse_falling_peaks(route: Route, fit: BranchFit) -> None:
     order = np.lexsort((readings.requests, readings.tokens))
     for place, high in enumerate(order):
         before = order[:place]
-        higher = before[(readings.requests[before] <= readings.requests[high])
+        more = ((readings.requests[before] < readings.requests[high])
+                | (readings.tokens[before] < readings.tokens[high]))
+        higher = before[(readings.requests[before] <= readings.requests[high]) & more
                         & (readings.y[before] > readings.y[high] + allowed)]
         if len(higher):
             low, high = route.launches[higher[0]], route.launches[high]
@@ -345,10 +351,11 @@ def _explain(model: MemoryModel, notices: list[Notice]) -> MemoryModel:
     if model.k_source == "assumed 0" and any(f.branch == "sampler" for f in model.launches):
         notices = [*notices, Notice(
             "hidden_states_unknown", "k, the hidden states kept while the sampler runs, is taken as "
-            "0: the launches do not tell it. Give --config config.json (hidden size x bytes).")]
+            "0 in the fit: the launches do not tell it. The recommendation keeps room for up to "
+            "16 KiB a token. Give --config config.json (hidden size x bytes).")]
     if not any(fitted.launch.block_size for fitted in model.launches):
         notices = [*notices, Notice(
             "block_size_assumed", "No launch gives block_size: 16 tokens is taken, vLLM's default. "
             "With larger blocks a request takes more, and the answer can be too high.")]
     return replace(model, reasons=reasons, next_launches=tuple(next_launches(model)),
-                   notices=(*notices, *poor_fit(model)))
+                   notices=(*notices, *poor_fit(model), *repeats_differ(model)))

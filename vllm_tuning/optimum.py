@@ -17,6 +17,7 @@ from .uncertain import is_known, nominal, stderr
 from .units import GIB
 from .workload import Workload
 
+MANY_STEPS = 8  # of one prompt, before it is told
 PRICED_BUDGETS = tuple(2**power for power in range(9, 16))  # 512 ... 32768
 
 
@@ -132,6 +133,7 @@ class Optimum:
         if self.recommended is None:
             return f"# no recommendation: {self.reason}\n"
         lines = [*(f"# {notice.name}: {notice.text}" for notice in self.notices),
+                 "# To be added to the other flags of the launches.",
                  f"max-num-seqs: {self.recommended.max_num_seqs}",
                  f"max-num-batched-tokens: {self.recommended.max_num_batched_tokens}"]
         for name in ("gpu_memory_utilization", "max_model_len", "tensor_parallel_size",
@@ -161,7 +163,7 @@ def find_optimum(model: MemoryModel, workload: Workload, chunked_prefill=True) -
                   "confidence: raise gpu_memory_utilization or shorten the requests")
         notices.append(Notice("negative_pool", reason + "."))
     else:
-        notices += _limits(model, best, point)
+        notices += _limits(model, workload, best, point)
     return Optimum(model, workload, method, *point, best, reason,
                    tuple(_prices(pool)) if best else (), tuple(notices))
 
@@ -268,12 +270,18 @@ def _longest(model: MemoryModel, workload: Workload | None = None) -> int:
         workload.length if workload else 0)
 
 
-def _limits(model: MemoryModel, best: Recommended, point):
+def _limits(model: MemoryModel, workload: Workload, best: Recommended, point):
     if point[1].n < point[0].n:
         yield Notice("mnbt_at_least_mns",
                      "The branches meet at fewer tokens than requests, and vLLM refuses "
                      "max_num_batched_tokens < max_num_seqs: solved on the edge where they are "
                      "equal.")
+    steps = -(-workload.input_len // best.max_num_batched_tokens)
+    if steps > MANY_STEPS:
+        yield Notice("prefill_in_many_steps",
+                     f"A prompt of {workload.input_len:,} tokens takes {steps} steps at "
+                     f"{best.max_num_batched_tokens:,} tokens a step, so its first token comes late. "
+                     "The price list says what a larger max_num_batched_tokens costs.")
     for flag, value in (("max_num_seqs", best.max_num_seqs),
                         ("max_num_batched_tokens", best.max_num_batched_tokens)):
         tried = [v for f in model.launches if (v := getattr(f.launch, flag))]

@@ -18,6 +18,7 @@ from pathlib import Path
 from .launches import locate, short_places, write_whole
 from .memory_model import model_of
 from .optimum import Optimum, find_optimum
+from .sources import read_source
 from .terminal import pool_to_expect, with_error
 from .uncertain import is_known
 from .units import GIB, InputError
@@ -204,7 +205,7 @@ def write_reports(models, input_len, output_len, out_dir, config=None, name=None
         paths = [Path(os.path.abspath(locate(source))) for source in sources]
         base = paths[0].parent.parent  # the kernel's folder: nothing shown depends on where it lies
         shown = [path.parent if path.name == "launches.csv" else path for path in paths]
-        own = name or _own_name(shown, optimum)
+        own = name or _own_name(sources, shown)
         stem = next(stem for i in range(1, len(optima) + 1) if (
             stem := own.replace(os.sep, "-") + f"-{i}" * (i > 1)).casefold() not in reports)
         done = Report(Path(out_dir, f"{stem}.ipynb"), Path(out_dir, f"{stem}.html"), optimum)
@@ -223,10 +224,11 @@ def write_reports(models, input_len, output_len, out_dir, config=None, name=None
         yield done
 
 
-def _own_name(shown: list[Path], optimum: Optimum) -> str:
-    models = {fitted.launch.model for fitted in optimum.model.launches}
-    if len(shown) > 1 and len(models) == 1 and (model := models.pop()):
-        return model.rstrip("/").rpartition("/")[2]
+def _own_name(sources, shown: list[Path]) -> str:
+    if len(shown) > 1:
+        models = {launch.model for source in sources for launch in read_source(source)}
+        if len(models) == 1 and (model := models.pop()):
+            return model.rstrip("/").rpartition("/")[2]
     first = shown[0]
     return first.name if first.is_dir() else Path(first.name.removesuffix(".gz")).stem or "launches"
 

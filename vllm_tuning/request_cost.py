@@ -76,13 +76,17 @@ class RequestCost:
 def is_hybrid(launches: list[Launch], shape: Shape | None) -> bool:
     """Whether a request costs something else than its length times the bytes of a token.
 
-    So says the log (``hybrid_kv``), the config, or a printed concurrency more than 2 % away from
-    tokens / max_model_len, as before 0.20.2.
+    So says the log (``hybrid_kv``), a printed concurrency more than 2 % away from tokens /
+    max_model_len, or the config, unless the two agree: before 0.20.2 they do for plain layers only.
     """
-    return bool(shape and shape.hybrid) or any(
-        "hybrid_kv" in launch.warnings or _whole_requests(launch) and launch.max_concurrency
-        and abs(_whole_requests(launch) - launch.max_concurrency) > (
-            0.0101 + 0.02 * launch.max_concurrency) for launch in launches)
+    both = [(launch, whole - launch.max_concurrency) for launch in launches
+            if launch.max_concurrency and (whole := _whole_requests(launch))]
+    if any("hybrid_kv" in launch.warnings for launch in launches) or any(
+            abs(off) > 0.0101 + 0.02 * launch.max_concurrency for launch, off in both):
+        return True
+    plain = any(abs(off) <= 0.0051 and () < release(launch.vllm_version) < (0, 20, 2)
+                for launch, off in both)
+    return bool(shape and shape.hybrid) and not plain
 
 
 def _whole_requests(launch: Launch) -> float | None:

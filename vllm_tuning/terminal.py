@@ -22,7 +22,8 @@ def with_error(value, digits: int = 0) -> str:
         return "?"
     if value.s > 0:
         digits = max(0, min(digits + 4, 1 - math.floor(math.log10(value.s))))
-        return f"{value.n:,.{digits}f} +- {value.s:,.{digits}f}"
+        error = f"{value.s:,.{digits}f}"
+        return f"{value.n:,.{digits}f} +- {error if error.strip('0.') else '<' + error[:-1] + '1'}"
     return f"{value.n:,.{digits}f}"
 
 
@@ -97,7 +98,10 @@ def launches_text(launches, notices, paint=plain) -> str:
     """One line a launch: flags, pool and the figures behind it in GiB; then what must be said."""
     lines = [paint(f"  {'mns':>6}{'mnbt':>8}{'weights':>9}{'N':>7}{'P':>7}{'KV':>8}{'tokens':>12}"
                    "  log", bold=True)]
+    server = None
     for launch in launches:
+        if server != (server := _server(launch)):
+            lines += _wrap(server, plain)
         gib = [f"{value / GIB:.2f}" if (value := getattr(launch, name)) is not None else "-"
                for name in ("model_weights", "non_torch", "peak_activation", "kv_cache")]
         counts = [f"{value:,}" if (value := getattr(launch, name)) else "-"
@@ -106,6 +110,16 @@ def launches_text(launches, notices, paint=plain) -> str:
                      f"{counts[2]:>12}  {_shortened(Path(launch.where).name, 19)}")
         lines += _wrap(f"failed: {launch.error}", paint, fg="yellow") if launch.error else []
     return "\n".join([*lines, *_warnings(notices, paint)])
+
+
+def _server(launch) -> str:
+    """What was started: model, release, split and utilization, those that are known."""
+    parts = [(launch.model, "{}"), (launch.vllm_version, "vLLM {}"),
+             (launch.tensor_parallel_size, "TP {}"), (launch.pipeline_parallel_size, "PP {}"),
+             (launch.gpu_memory_utilization, "utilization {:g}"),
+             (launch.max_model_len, "max_model_len {:,}")]
+    return ", ".join(form.format(value) for value, form in parts
+                     if value and (value, form[:2]) not in ((1, "TP"), (1, "PP"))) + ":"
 
 
 def _shortened(text: str, width: int) -> str:
