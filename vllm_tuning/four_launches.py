@@ -30,6 +30,17 @@ def seed_point(a, kappa, k1, k2, length):
     return tokens * k1 / k2, tokens
 
 
+def request_bytes(length, kappa, k2):
+    """L*kappa + K2, bytes: one full request, its KV cache and its slice of the sampler.
+
+    The memory left over, divided by it, is C* of ``seed_point``.
+
+    >>> round(60e9 / request_bytes(length=2048, kappa=131072, k2=3e6), 5)
+    221.07293
+    """
+    return length * kappa + k2
+
+
 def seed_point_of_four(total_memory, utilization, m1, n1, kv1, kvs1, p1, p2, p3, p4,
                        mns1, mns2, mnbt1, mnbt2, length):
     """(C*, B*) from the figures of four launches in one expression, without intermediate slopes.

@@ -1,0 +1,262 @@
+"""What the derivation shows beside ``figures``, in the same look: Axes in, Axes out.
+
+``picture`` makes an image of a figure, ``by_hand`` is a table. Where there is no answer each says
+why in one sentence.
+"""
+
+import io
+from dataclasses import replace
+
+import matplotlib
+import numpy as np
+from IPython.display import Image, Markdown
+from matplotlib.figure import Figure
+
+from .branches import peak_activation
+from .figures import GREY, INK, LABEL, LOOK, SHORT, STAR, STYLE, THOUSANDS, _axes, _legend, _say
+from .four_launches import request_bytes, seed_answer
+from .launches import column
+from .optimum import optimum_of
+from .pool import Pool
+from .terminal import with_error
+from .units import GIB, printed_half_widths
+
+MIB = 2**20
+DRAWS = 400
+_PARTS = {"weights": "model_weights", "non-torch": "non_torch", "either run": "peak_activation",
+          "KV cache": "kv_cache"}
+
+
+def picture(draw, *args, alt: str, height=3.4) -> Image:
+    """``draw(*args, ax)`` as a PNG image 7 inches wide, the same bytes for the same data."""
+    png = io.BytesIO()
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(STYLE)
+        figure = Figure(figsize=(7, height), layout="constrained")
+        if not draw(*args, figure.add_subplot()).has_data():
+            figure.set_figheight(1.2)
+        figure.savefig(png, dpi=110, metadata={"Software": None})
+    return Image(png.getvalue(), alt=alt)
+
+
+def launch_bars(launches, ax=None):
+    """The memory of each launch as printed, GiB; the black line is TM*U where both are given."""
+    ax = _axes(ax)
+    shown = [launch for launch in launches if launch.kv_cache is not None][:12]
+    ax.set_xlabel("memory of one GPU (GiB)")
+    if not shown:
+        return _say(ax, "No bar: no launch prints its pool (kv_cache_gib).", instead=True)
+    for y, launch in enumerate(shown):
+        left = 0.0
+        for part, name in _PARTS.items():
+            size = (getattr(launch, name) or 0.0) / GIB
+            ax.barh(y, size, 0.66, left, color=LOOK[part][0], hatch=LOOK[part][1], ec="w", lw=0.5,
+                    label="peak activation, P" if part == "either run" else part)
+            left += size
+        ax.text(left, y, f" P {launch.peak_activation / GIB:.2f}, KV {launch.kv_cache / GIB:.2f}"
+                if launch.peak_activation is not None else f" KV {launch.kv_cache / GIB:.2f}",
+                va="center", fontsize=8)
+        if None not in (launch.total_memory, launch.gpu_memory_utilization):
+            ax.plot([launch.total_memory * launch.gpu_memory_utilization / GIB] * 2,
+                    [y - 0.42, y + 0.42], color=INK, lw=1.6)
+    ax.set_yticks(range(len(shown)), [f"mns {launch.max_num_seqs or '?'} / mnbt "
+                                      f"{launch.max_num_batched_tokens or '?'}" for launch in shown])
+    ax.set(ylim=(len(shown) - 0.4, -0.6), xlim=(0, 1.3 * ax.dataLim.xmax))
+    lacking = [part for part, name in _PARTS.items() if not np.isfinite(column(shown, name)).any()]
+    if lacking:
+        _say(ax, f"Not printed by these launches: {', '.join(lacking)}.".replace("either run", "P"))
+    return _legend(ax, ncols=4)
+
+
+def law_gaps(model, ax=None):
+    """Measured - predicted P of each launch, MiB: by the plain law (a1 = a2 = k = 0) and the whole."""
+    ax = _axes(ax)
+    used = [f for f in model.launches if f.launch.peak_activation is not None]
+    ax.set(xlabel=LABEL["max_num_batched_tokens"], ylabel="measured - predicted\nP (MiB)")
+    k1, a1, k2, a2, k = (value.n for value in (model.k1, model.a1, model.k2, model.a2, model.k))
+    if not used or not np.isfinite([k1, k2]).all():
+        return _say(ax, "No gap: it needs launches with P and both slopes.", instead=True)
+    launches = [f.launch for f in used]
+    tokens, seqs, peak = (column(launches, name) for name in (
+        "max_num_batched_tokens", "max_num_seqs", "peak_activation"))
+    plain = (peak - peak_activation(tokens, seqs, k1, 0, k2, 0, 0)) / MIB
+    whole = (peak - peak_activation(tokens, seqs, k1, a1, k2, a2, k)) / MIB
+    for branch in ("model", "sampler"):
+        mine = np.array([f.branch == branch for f in used])
+        look = LOOK[f"{branch} run"]
+        ax.plot(tokens[mine], plain[mine], look[3], color=look[0], mfc="white",
+                label=f"plain law, {branch} run sets P")
+    ax.plot(tokens, whole, "x", color=INK, ms=5, label="law with a1, a2 and k")
+    x = np.array([0, tokens.max()])
+    ax.plot(x, k * x / MIB, ":", color=GREY, label=f"k·B, k = {k:,.0f} bytes a token")
+    ax.xaxis.set_major_formatter(THOUSANDS)
+    return _legend(ax, ncols=2)
+
+
+def sampler_steps(launches, ax=None):
+    """P as printed against max_num_seqs, GiB, and what each further request took, in MiB."""
+    ax = _axes(ax)
+    known = sorted((launch for launch in launches if launch.peak_activation and launch.max_num_seqs),
+                   key=lambda launch: launch.max_num_seqs)
+    ax.set(xlabel=LABEL["max_num_seqs"], ylabel="peak activation, P (GiB)")
+    if len(known) < 2:
+        return _say(ax, "No step: fewer than two launches give max_num_seqs and P.", instead=True)
+    seqs, peak = column(known, "max_num_seqs"), column(known, "peak_activation")
+    half = printed_half_widths(peak)
+    ax.errorbar(seqs, peak / GIB, half / GIB, fmt="o-", color=LOOK["sampler run"][0], capsize=3,
+                label="launch, with its printed rounding")
+    slopes, errors = (step / np.diff(seqs) / MIB for step in (
+        np.diff(peak), np.hypot(half[1:], half[:-1]) / np.sqrt(3)))
+    for i in np.flatnonzero(slopes > 2 * errors):
+        ax.annotate(f"{slopes[i]:.1f} ± {errors[i]:.1f} MiB\na request",
+                    (seqs[i:i + 2].mean(), peak[i:i + 2].mean() / GIB), (10, -8),
+                    textcoords="offset points", fontsize=8, va="top")
+    ax.set(ylim=(0, 1.12 * peak.max() / GIB), xlim=(0, 1.1 * seqs.max()))
+    return _legend(ax)
+
+
+def releases(launches, ax=None):
+    """P of the same flags on each release, GiB, and what that is for each request, MiB."""
+    ax = _axes(ax, 2.4)
+    known = [launch for launch in launches if launch.peak_activation]
+    ax.set_xlabel("peak activation, P (GiB)")
+    if not known:
+        return _say(ax, "No bar: no launch prints P.", instead=True)
+    for y, launch in enumerate(known):
+        size = launch.peak_activation
+        ax.barh(y, size / GIB, 0.6, color=LOOK["either run"][0], hatch=LOOK["either run"][1], ec="w")
+        each = f" = {size / launch.max_num_seqs / MIB:.2f} MiB x {launch.max_num_seqs:,} requests"
+        ax.text(size / GIB, y, f" {size / GIB:.2f} GiB" + each * bool(launch.max_num_seqs),
+                va="center", fontsize=8)
+    ax.set_yticks(range(len(known)), [f"vLLM {launch.vllm_version or '?'}" for launch in known])
+    ax.set(ylim=(len(known) - 0.4, -0.6), xlim=(0, 1.5 * ax.dataLim.xmax))
+    return ax
+
+
+def off_the_point(optimum, along, ax=None):
+    """Requests at once when ``along`` leaves point C and the other flag stays; right: the pool, GiB.
+
+    along: "max_num_seqs" or "max_num_batched_tokens". All requests at full length.
+    """
+    ax, best = _axes(ax), optimum.recommended
+    held = next(name for name in LABEL if name != along)
+    ax.set(xlabel=LABEL[along], ylabel="requests at once, all full")
+    if best is None:
+        return _say(ax, f"No picture: {optimum.reason}.", instead=True)
+    pool, mark = Pool(optimum.model, optimum.workload, 1), getattr(best, along)
+    x = np.unique(np.r_[np.linspace(1, 2.4 * mark, 241).astype(int), mark])
+    at = {held: getattr(best, held)}
+    if along == "max_num_batched_tokens":
+        x = x[x >= best.max_num_seqs]  # vLLM refuses fewer tokens than requests
+    flags = [(at | {along: int(value)}) for value in x]
+    holds = np.array([pool.concurrency(f["max_num_seqs"], f["max_num_batched_tokens"])
+                      for f in flags]).clip(0)
+    admitted = np.array([f["max_num_seqs"] for f in flags])
+    ax.plot(x, np.minimum(holds, admitted), color=INK, lw=4, alpha=0.3, label="run at once, never "
+            "preempted: the smaller")
+    ax.plot(x, holds, color=LOOK["KV cache"][0], lw=1.8, label="the pool holds")
+    ax.plot(x, admitted, "--", color=GREY, lw=1.4, label="mns admits")
+    ax.fill_between(x, holds, admitted, where=admitted > holds, fc="none", ec=GREY, hatch="....",
+                    lw=0, label="admitted, but not all can be full: preempted")
+    ax.plot(mark, min(best.concurrency, best.max_num_seqs), **STAR, label="recommended (point C)")
+    ax.set(xlim=(0, x[-1]), ylim=(0, 1.3 * max(holds.max(), best.max_num_seqs)))
+    ax.xaxis.set_major_formatter(THOUSANDS)
+    request, per_budget = optimum.model.request_bytes(pool.request_length)
+    if per_budget.n == 0:
+        right = ax.secondary_yaxis("right", functions=(lambda n: n * request.n / GIB,
+                                                       lambda gib: gib * GIB / request.n))
+        right.set_ylabel("KV cache pool (GiB)")
+    return _legend(_say(ax, f"Held: {SHORT[held]} {at[held]:,}."), ncols=2)
+
+
+def request_cost(optimum, ax=None):
+    """Memory of one request, MiB, at a quarter to four times the given length: KV cache and K2."""
+    ax, model = _axes(ax), optimum.model
+    ax.set(xlabel="length of a finished request, L (tokens)", ylabel="memory of one request (MiB)")
+    if optimum.recommended is None:
+        return _say(ax, f"No picture: {optimum.reason}.", instead=True)
+    lengths = [int(optimum.workload.length * 2.0**power) for power in range(-2, 3)]
+    lengths = [length for length in lengths if length and model.request_bytes(length)[0] is not None]
+    for x, length in enumerate(lengths):
+        kv, slice_ = model.request_bytes(length)[0].n / MIB, model.k2.n / MIB
+        ax.bar(x, kv, 0.6, color=LOOK["KV cache"][0], label="KV cache, L·κ", ec="w")
+        ax.bar(x, slice_, 0.6, kv, color=LOOK["sampler run"][0], hatch=LOOK["sampler run"][1],
+               ec="w", label="slice of the sampler, K2")
+        ax.annotate(f"{kv + slice_:.1f} MiB\nsampler {100 * slice_ / (kv + slice_):.0f} %\n"
+                    f"C* = {optimum_of(model, length)[0].n:,.0f}", (x, kv + slice_), (0, 3),
+                    textcoords="offset points", ha="center", fontsize=8)
+    ax.set_xticks(range(len(lengths)), [f"{length:,}" for length in lengths])
+    ax.set_ylim(0, 1.28 * (kv + slice_))
+    return _legend(ax)
+
+
+def rounding_spread(printed, exact, ax=None):
+    """C* of the four-launch formula over logs that print the same, beside that of the exact bytes.
+
+    printed, exact: optima of the same launches as the log prints them, and to the byte.
+    """
+    ax, seed = _axes(ax), printed.method
+    ax.set(xlabel="C* (requests)", ylabel=f"draws of {DRAWS}")
+    if seed.reason or exact.method.reason:
+        return _say(ax, f"No spread: {seed.reason or exact.method.reason}.", instead=True)
+    draws = _formula_over_equal_logs(printed)
+    middle, error = seed.max_num_seqs.n, seed.max_num_seqs.s
+    _, edges, _ = ax.hist(draws, 30, color="#dcdcdc", ec=GREY, label="four-launch formula, over "
+                          "true figures that would be printed the same")
+    x = np.linspace(min(draws.min(), middle - 3 * error), max(draws.max(), middle + 3 * error), 200)
+    bell = np.exp(-((x - middle) / error) ** 2 / 2) * len(draws) * np.diff(edges)[0] / (
+        error * np.sqrt(2 * np.pi))
+    ax.plot(x, bell, color=INK, lw=1.5, label=f"its standard error as propagated: {with_error(seed.max_num_seqs)}")
+    ax.axvline(exact.method.max_num_seqs.n, ls="--", color=LOOK["model run"][0], lw=1.8,
+               label=f"four-launch formula, exact bytes: {exact.method.max_num_seqs.n:,.2f}")
+    if None not in (printed.max_num_seqs, exact.max_num_seqs):
+        ax.axvline(printed.max_num_seqs.n, color=LOOK["KV cache"][0], lw=3,
+                   label=f"refined, printed: {with_error(printed.max_num_seqs)}")
+        ax.axvline(exact.max_num_seqs.n, ls=":", color=INK, lw=1.5,
+                   label=f"refined, exact bytes: {exact.max_num_seqs.n:,.4f}")
+    return _legend(ax, ncols=1)
+
+
+def _formula_over_equal_logs(optimum) -> np.ndarray:
+    """C* of the four-launch formula for true figures drawn evenly within the printed rounding."""
+    random = np.random.default_rng(0)
+    fitted, length = optimum.model.launches, optimum.workload.length
+    launches = [f.launch for f in fitted]
+    names = ("total_memory", "model_weights", "non_torch", "peak_activation", "kv_cache")
+    values = {name: column(launches, name) for name in names}
+    half = {name: printed_half_widths(value) for name, value in values.items()}
+    answers = []
+    for _ in range(DRAWS):
+        true = {name: value + half[name] * random.uniform(-1, 1, len(value))
+                for name, value in values.items()}
+        answers.append(seed_answer([
+            replace(f, launch=replace(f.launch, **{name: true[name][i] for name in names
+                                                   if np.isfinite(true[name][i])}))
+            for i, f in enumerate(fitted)], length).max_num_seqs.n)
+    return np.array(answers)
+
+
+def by_hand(optimum) -> Markdown:
+    """The four-launch formula with its numbers, and both balances checked, as a table."""
+    seed, length = optimum.method, optimum.workload.length
+    if seed.reason:
+        return Markdown(f"No four-launch formula for these launches: {seed.reason}.")
+    seqs, tokens = seed.max_num_seqs, seed.max_num_batched_tokens
+    request = [request_bytes(length, seed.kv_bytes_per_token, slice_) for slice_ in (0, seed.k2)]
+    rows = [
+        ("A", "left over by weights and driver", seed.a / GIB, "GiB"),
+        ("\\kappa", "KV / KVS", seed.kv_bytes_per_token, "bytes a token"),
+        ("K_1", "slope of group 2", seed.k1, "bytes a token"),
+        ("K_2", "slope of group 1", seed.k2, "bytes a request"),
+        ("L\\,\\kappa + K_2", f"one request of {length:,} tokens", request[1], "bytes"),
+        ("C^*", "A over the line above", seqs, "requests"),
+        ("B^*", "C\\* times K2 over K1", tokens, "tokens"),
+        ("K_1\\,B^*", "peak of the model run", seed.k1 * tokens / GIB, "GiB"),
+        ("K_2\\,C^*", "peak of the sampler run: the same", seed.k2 * seqs / GIB, "GiB"),
+        ("A - K_1\\,B^*", "the pool", (seed.a - seed.k1 * tokens) / GIB, "GiB"),
+        ("L\\,\\kappa\\,C^*", "C\\* full requests: the same", request[0] * seqs / GIB, "GiB")]
+    return Markdown("\n".join([
+        "| | is | value ± standard error | unit |", "| --- | --- | ---: | --- |",
+        *(f"| ${symbol}$ | {what} | {with_error(value).replace('+-', '±')} | {unit} |"
+          for symbol, what, value, unit in rows)]))
