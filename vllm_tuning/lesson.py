@@ -11,6 +11,7 @@ import matplotlib
 import numpy as np
 from IPython.display import Image, Markdown
 from matplotlib.figure import Figure
+from scipy.stats import norm
 
 from .branches import peak_activation
 from .figures import GREY, INK, LABEL, LOOK, SHORT, STAR, STYLE, THOUSANDS, _axes, _legend, _say
@@ -23,8 +24,8 @@ from .units import GIB, printed_half_widths
 
 MIB = 2**20
 DRAWS = 400
-_PARTS = {"weights": "model_weights", "non-torch": "non_torch", "either run": "peak_activation",
-          "KV cache": "kv_cache"}
+_PARTS = {"weights": "model_weights", "non-torch": "non_torch",
+          "peak activation": "peak_activation", "KV cache": "kv_cache"}
 
 
 def picture(draw, *args, alt: str, height=3.4) -> Image:
@@ -35,7 +36,7 @@ def picture(draw, *args, alt: str, height=3.4) -> Image:
         matplotlib.rcParams.update(STYLE)
         figure = Figure(figsize=(7, height), layout="constrained")
         if not draw(*args, figure.add_subplot()).has_data():
-            figure.set_figheight(1.2)
+            figure.set_figheight(1.8)
         figure.savefig(png, dpi=110, metadata={"Software": None})
     return Image(png.getvalue(), alt=alt)
 
@@ -50,46 +51,42 @@ def launch_bars(launches, ax=None):
     for y, launch in enumerate(shown):
         left = 0.0
         for part, name in _PARTS.items():
-            size = (getattr(launch, name) or 0.0) / GIB
-            ax.barh(y, size, 0.66, left, color=LOOK[part][0], hatch=LOOK[part][1], ec="w", lw=0.5,
-                    label="peak activation, P" if part == "either run" else part)
+            look, size = LOOK.get(part, LOOK["either run"]), (getattr(launch, name) or 0) / GIB
+            ax.barh(y, size, 0.66, left, color=look[0], hatch=look[1], ec="w", lw=0.5, label=part)
             left += size
-        ax.text(left, y, f" P {launch.peak_activation / GIB:.2f}, KV {launch.kv_cache / GIB:.2f}"
-                if launch.peak_activation is not None else f" KV {launch.kv_cache / GIB:.2f}",
-                va="center", fontsize=8)
+        peak = f" P {launch.peak_activation / GIB:.2f}," if launch.peak_activation else ""
+        ax.text(left, y, f"{peak} KV {launch.kv_cache / GIB:.2f}", va="center", fontsize=8)
         if None not in (launch.total_memory, launch.gpu_memory_utilization):
             ax.plot([launch.total_memory * launch.gpu_memory_utilization / GIB] * 2,
                     [y - 0.42, y + 0.42], color=INK, lw=1.6)
-    ax.set_yticks(range(len(shown)), [f"mns {launch.max_num_seqs or '?'} / mnbt "
-                                      f"{launch.max_num_batched_tokens or '?'}" for launch in shown])
+    ax.set_yticks(range(len(shown)), ["mns {} / mnbt {}".format(
+        launch.max_num_seqs or "?", launch.max_num_batched_tokens or "?") for launch in shown])
     ax.set(ylim=(len(shown) - 0.4, -0.6), xlim=(0, 1.3 * ax.dataLim.xmax))
-    lacking = [part for part, name in _PARTS.items() if not np.isfinite(column(shown, name)).any()]
-    if lacking:
-        _say(ax, f"Not printed by these launches: {', '.join(lacking)}.".replace("either run", "P"))
+    if lacking := [part for part, name in _PARTS.items() if all(
+            getattr(launch, name) is None for launch in shown)]:
+        _say(ax, f"Not printed by these launches: {', '.join(lacking)}.")
     return _legend(ax, ncols=4)
 
 
 def law_gaps(model, ax=None):
-    """Measured - predicted P of each launch, MiB: by the plain law (a1 = a2 = k = 0) and the whole."""
+    """Measured - predicted P of each launch, MiB: plain law (a1 = a2 = k = 0) and whole law."""
     ax = _axes(ax)
     used = [f for f in model.launches if f.launch.peak_activation is not None]
     ax.set(xlabel=LABEL["max_num_batched_tokens"], ylabel="measured - predicted\nP (MiB)")
     k1, a1, k2, a2, k = (value.n for value in (model.k1, model.a1, model.k2, model.a2, model.k))
     if not used or not np.isfinite([k1, k2]).all():
         return _say(ax, "No gap: it needs launches with P and both slopes.", instead=True)
-    launches = [f.launch for f in used]
-    tokens, seqs, peak = (column(launches, name) for name in (
+    tokens, seqs, peak = (column([f.launch for f in used], name) for name in (
         "max_num_batched_tokens", "max_num_seqs", "peak_activation"))
-    plain = (peak - peak_activation(tokens, seqs, k1, 0, k2, 0, 0)) / MIB
-    whole = (peak - peak_activation(tokens, seqs, k1, a1, k2, a2, k)) / MIB
+    plain, whole = ((peak - peak_activation(tokens, seqs, *terms)) / MIB for terms in (
+        (k1, 0, k2, 0, 0), (k1, a1, k2, a2, k)))
     for branch in ("model", "sampler"):
-        mine = np.array([f.branch == branch for f in used])
-        look = LOOK[f"{branch} run"]
+        mine, look = np.array([f.branch == branch for f in used]), LOOK[f"{branch} run"]
         ax.plot(tokens[mine], plain[mine], look[3], color=look[0], mfc="white",
                 label=f"plain law, {branch} run sets P")
     ax.plot(tokens, whole, "x", color=INK, ms=5, label="law with a1, a2 and k")
-    x = np.array([0, tokens.max()])
-    ax.plot(x, k * x / MIB, ":", color=GREY, label=f"k·B, k = {k:,.0f} bytes a token")
+    ax.plot([0, tokens.max()], [0, k * tokens.max() / MIB], ":", color=GREY,
+            label=f"k·B, k = {k:,.0f} bytes a token")
     ax.xaxis.set_major_formatter(THOUSANDS)
     return _legend(ax, ncols=2)
 
@@ -97,8 +94,8 @@ def law_gaps(model, ax=None):
 def sampler_steps(launches, ax=None):
     """P as printed against max_num_seqs, GiB, and what each further request took, in MiB."""
     ax = _axes(ax)
-    known = sorted((launch for launch in launches if launch.peak_activation and launch.max_num_seqs),
-                   key=lambda launch: launch.max_num_seqs)
+    known = [launch for launch in launches if launch.peak_activation and launch.max_num_seqs]
+    known.sort(key=lambda launch: launch.max_num_seqs)
     ax.set(xlabel=LABEL["max_num_seqs"], ylabel="peak activation, P (GiB)")
     if len(known) < 2:
         return _say(ax, "No step: fewer than two launches give max_num_seqs and P.", instead=True)
@@ -106,8 +103,8 @@ def sampler_steps(launches, ax=None):
     half = printed_half_widths(peak)
     ax.errorbar(seqs, peak / GIB, half / GIB, fmt="o-", color=LOOK["sampler run"][0], capsize=3,
                 label="launch, with its printed rounding")
-    slopes, errors = (step / np.diff(seqs) / MIB for step in (
-        np.diff(peak), np.hypot(half[1:], half[:-1]) / np.sqrt(3)))
+    error = np.hypot(half[1:], half[:-1]) / np.sqrt(3)
+    slopes, errors = (step / np.diff(seqs) / MIB for step in (np.diff(peak), error))
     for i in np.flatnonzero(slopes > 2 * errors):
         ax.annotate(f"{slopes[i]:.1f} ± {errors[i]:.1f} MiB\na request",
                     (seqs[i:i + 2].mean(), peak[i:i + 2].mean() / GIB), (10, -8),
@@ -118,14 +115,13 @@ def sampler_steps(launches, ax=None):
 
 def releases(launches, ax=None):
     """P of the same flags on each release, GiB, and what that is for each request, MiB."""
-    ax = _axes(ax, 2.4)
-    known = [launch for launch in launches if launch.peak_activation]
+    ax, known = _axes(ax, 2.4), [launch for launch in launches if launch.peak_activation]
     ax.set_xlabel("peak activation, P (GiB)")
     if not known:
         return _say(ax, "No bar: no launch prints P.", instead=True)
     for y, launch in enumerate(known):
-        size = launch.peak_activation
-        ax.barh(y, size / GIB, 0.6, color=LOOK["either run"][0], hatch=LOOK["either run"][1], ec="w")
+        size, look = launch.peak_activation, LOOK["either run"]
+        ax.barh(y, size / GIB, 0.6, color=look[0], hatch=look[1], ec="w")
         each = f" = {size / launch.max_num_seqs / MIB:.2f} MiB x {launch.max_num_seqs:,} requests"
         ax.text(size / GIB, y, f" {size / GIB:.2f} GiB" + each * bool(launch.max_num_seqs),
                 va="center", fontsize=8)
@@ -135,29 +131,26 @@ def releases(launches, ax=None):
 
 
 def off_the_point(optimum, along, ax=None):
-    """Requests at once when ``along`` leaves point C and the other flag stays; right: the pool, GiB.
+    """Requests at once, all full, where ``along`` leaves point C and the other flag stays.
 
-    along: "max_num_seqs" or "max_num_batched_tokens". All requests at full length.
+    along: "max_num_seqs" or "max_num_batched_tokens". On the right the pool in GiB.
     """
     ax, best = _axes(ax), optimum.recommended
     held = next(name for name in LABEL if name != along)
     ax.set(xlabel=LABEL[along], ylabel="requests at once, all full")
     if best is None:
         return _say(ax, f"No picture: {optimum.reason}.", instead=True)
-    pool, mark = Pool(optimum.model, optimum.workload, 1), getattr(best, along)
+    pool = Pool(optimum.model, optimum.workload, 1)
+    mark, at = getattr(best, along), {held: getattr(best, held)}
     x = np.unique(np.r_[np.linspace(1, 2.4 * mark, 241).astype(int), mark])
-    at = {held: getattr(best, held)}
-    if along == "max_num_batched_tokens":
-        x = x[x >= best.max_num_seqs]  # vLLM refuses fewer tokens than requests
-    flags = [(at | {along: int(value)}) for value in x]
-    holds = np.array([pool.concurrency(f["max_num_seqs"], f["max_num_batched_tokens"])
-                      for f in flags]).clip(0)
-    admitted = np.array([f["max_num_seqs"] for f in flags])
-    ax.plot(x, np.minimum(holds, admitted), color=INK, lw=4, alpha=0.3, label="run at once, never "
-            "preempted: the smaller")
+    seqs, tokens = ((at | {along: x})[name] + 0 * x for name in LABEL)
+    x, seqs, tokens = (values[seqs <= tokens] for values in (x, seqs, tokens))  # vLLM's rule
+    holds = np.array(list(map(pool.concurrency, seqs, tokens))).clip(0)
+    ax.plot(x, np.minimum(holds, seqs), color=INK, lw=4, alpha=0.3,
+            label="run at once, never preempted: the smaller")
     ax.plot(x, holds, color=LOOK["KV cache"][0], lw=1.8, label="the pool holds")
-    ax.plot(x, admitted, "--", color=GREY, lw=1.4, label="mns admits")
-    ax.fill_between(x, holds, admitted, where=admitted > holds, fc="none", ec=GREY, hatch="....",
+    ax.plot(x, seqs, "--", color=GREY, lw=1.4, label="mns admits")
+    ax.fill_between(x, holds, seqs, where=seqs > holds, fc="none", ec=GREY, hatch="....",
                     lw=0, label="admitted, but not all can be full: preempted")
     ax.plot(mark, min(best.concurrency, best.max_num_seqs), **STAR, label="recommended (point C)")
     ax.set(xlim=(0, x[-1]), ylim=(0, 1.3 * max(holds.max(), best.max_num_seqs)))
@@ -176,65 +169,60 @@ def request_cost(optimum, ax=None):
     ax.set(xlabel="length of a finished request, L (tokens)", ylabel="memory of one request (MiB)")
     if optimum.recommended is None:
         return _say(ax, f"No picture: {optimum.reason}.", instead=True)
-    lengths = [int(optimum.workload.length * 2.0**power) for power in range(-2, 3)]
-    lengths = [length for length in lengths if length and model.request_bytes(length)[0] is not None]
+    lengths = [length for factor in (1, 2, 4, 8, 16) if model.request_bytes(
+        length := max(1, optimum.workload.length * factor // 4))[0] is not None]
     for x, length in enumerate(lengths):
         kv, slice_ = model.request_bytes(length)[0].n / MIB, model.k2.n / MIB
-        ax.bar(x, kv, 0.6, color=LOOK["KV cache"][0], label="KV cache, L·κ", ec="w")
-        ax.bar(x, slice_, 0.6, kv, color=LOOK["sampler run"][0], hatch=LOOK["sampler run"][1],
-               ec="w", label="slice of the sampler, K2")
-        ax.annotate(f"{kv + slice_:.1f} MiB\nsampler {100 * slice_ / (kv + slice_):.0f} %\n"
-                    f"C* = {optimum_of(model, length)[0].n:,.0f}", (x, kv + slice_), (0, 3),
-                    textcoords="offset points", ha="center", fontsize=8)
+        for part, size, under, name in (("KV cache", kv, 0, "KV cache, L·κ"),
+                                        ("sampler run", slice_, kv, "slice of the sampler, K2")):
+            look = LOOK[part]
+            ax.bar(x, size, 0.6, under, color=look[0], hatch=look[1], ec="w", label=name)
+        best = optimum_of(model, length)[0].n
+        ax.annotate(f"{kv + slice_:,.1f} MiB\nsampler {100 * slice_ / (kv + slice_):.0f} %\n"
+                    f"C* = {best:,.{best < 10:d}f}", (x, kv + slice_), (0, 3), ha="center",
+                    textcoords="offset points", fontsize=8)
     ax.set_xticks(range(len(lengths)), [f"{length:,}" for length in lengths])
     ax.set_ylim(0, 1.28 * (kv + slice_))
     return _legend(ax)
 
 
 def rounding_spread(printed, exact, ax=None):
-    """C* of the four-launch formula over logs that print the same, beside that of the exact bytes.
+    """C* by the four-launch formula over logs that print the same, and from the exact bytes.
 
     printed, exact: optima of the same launches as the log prints them, and to the byte.
     """
     ax, seed = _axes(ax), printed.method
     ax.set(xlabel="C* (requests)", ylabel=f"draws of {DRAWS}")
-    if seed.reason or exact.method.reason:
-        return _say(ax, f"No spread: {seed.reason or exact.method.reason}.", instead=True)
-    draws = _formula_over_equal_logs(printed)
+    if reason := seed.reason or printed.reason or exact.method.reason or exact.reason:
+        return _say(ax, f"No spread: {reason}.", instead=True)
     middle, error = seed.max_num_seqs.n, seed.max_num_seqs.s
-    _, edges, _ = ax.hist(draws, 30, color="#dcdcdc", ec=GREY, label="four-launch formula, over "
-                          "true figures that would be printed the same")
-    x = np.linspace(min(draws.min(), middle - 3 * error), max(draws.max(), middle + 3 * error), 200)
-    bell = np.exp(-((x - middle) / error) ** 2 / 2) * len(draws) * np.diff(edges)[0] / (
-        error * np.sqrt(2 * np.pi))
-    ax.plot(x, bell, color=INK, lw=1.5, label=f"its standard error as propagated: {with_error(seed.max_num_seqs)}")
+    _, edges, _ = ax.hist(_formula_over_equal_logs(printed), 30, color="#dcdcdc", ec=GREY,
+                          label="four-launch formula, over true figures that are printed the same")
+    x = np.linspace(middle - 4 * error, middle + 4 * error, 200)
+    ax.plot(x, DRAWS * (edges[1] - edges[0]) * norm.pdf(x, middle, error), color=INK,
+            label=f"its standard error as propagated: {with_error(seed.max_num_seqs)}")
     ax.axvline(exact.method.max_num_seqs.n, ls="--", color=LOOK["model run"][0], lw=1.8,
                label=f"four-launch formula, exact bytes: {exact.method.max_num_seqs.n:,.2f}")
-    if None not in (printed.max_num_seqs, exact.max_num_seqs):
-        ax.axvline(printed.max_num_seqs.n, color=LOOK["KV cache"][0], lw=3,
-                   label=f"refined, printed: {with_error(printed.max_num_seqs)}")
-        ax.axvline(exact.max_num_seqs.n, ls=":", color=INK, lw=1.5,
-                   label=f"refined, exact bytes: {exact.max_num_seqs.n:,.4f}")
+    ax.axvline(printed.max_num_seqs.n, color=LOOK["KV cache"][0], lw=3,
+               label=f"refined, printed: {with_error(printed.max_num_seqs)}")
+    ax.axvline(exact.max_num_seqs.n, ls=":", color=INK, lw=1.5,
+               label=f"refined, exact bytes: {exact.max_num_seqs.n:,.4f}")
     return _legend(ax, ncols=1)
 
 
 def _formula_over_equal_logs(optimum) -> np.ndarray:
     """C* of the four-launch formula for true figures drawn evenly within the printed rounding."""
-    random = np.random.default_rng(0)
-    fitted, length = optimum.model.launches, optimum.workload.length
-    launches = [f.launch for f in fitted]
-    names = ("total_memory", "model_weights", "non_torch", "peak_activation", "kv_cache")
-    values = {name: column(launches, name) for name in names}
-    half = {name: printed_half_widths(value) for name, value in values.items()}
-    answers = []
-    for _ in range(DRAWS):
-        true = {name: value + half[name] * random.uniform(-1, 1, len(value))
-                for name, value in values.items()}
-        answers.append(seed_answer([
-            replace(f, launch=replace(f.launch, **{name: true[name][i] for name in names
-                                                   if np.isfinite(true[name][i])}))
-            for i, f in enumerate(fitted)], length).max_num_seqs.n)
-    return np.array(answers)
+    random, fitted = np.random.default_rng(0), optimum.model.launches
+    half = {name: printed_half_widths(column([f.launch for f in fitted], name)) for name in (
+        "total_memory", "model_weights", "non_torch", "peak_activation", "kv_cache")}
+
+    def drawn(launch, i):
+        return replace(launch, **{name: value + width[i] * random.uniform(-1, 1) for name, width
+                                  in half.items() if (value := getattr(launch, name)) is not None})
+
+    return np.array([seed_answer(
+        [replace(f, launch=drawn(f.launch, i)) for i, f in enumerate(fitted)],
+        optimum.workload.length).max_num_seqs.n for _ in range(DRAWS)])
 
 
 def by_hand(optimum) -> Markdown:
@@ -256,7 +244,7 @@ def by_hand(optimum) -> Markdown:
         ("K_2\\,C^*", "peak of the sampler run: the same", seed.k2 * seqs / GIB, "GiB"),
         ("A - K_1\\,B^*", "the pool", (seed.a - seed.k1 * tokens) / GIB, "GiB"),
         ("L\\,\\kappa\\,C^*", "C\\* full requests: the same", request[0] * seqs / GIB, "GiB")]
-    return Markdown("\n".join([
-        "| | is | value ± standard error | unit |", "| --- | --- | ---: | --- |",
-        *(f"| ${symbol}$ | {what} | {with_error(value).replace('+-', '±')} | {unit} |"
-          for symbol, what, value, unit in rows)]))
+    head = "| | is | value ± standard error | unit |\n| --- | --- | ---: | --- |\n"
+    return Markdown(head + "\n".join(
+        f"| ${symbol}$ | {what} | {with_error(value).replace('+-', '±')} | {unit} |"
+        for symbol, what, value, unit in rows))
