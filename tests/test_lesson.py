@@ -209,6 +209,9 @@ def test_exercise_1_is_the_four_launch_formula_at_another_utilization():
     table = re.findall(r"^\| ([\d,]+) \| ([\d,]+) \| ([\d.]+) \| ([\d.]+) \| ([\d,]+) \|$",
                        CELLS["exercise-1"], re.M)
     assert len(table) == 4
+    others = [optimum.method.a.n / (1024 * float(pool) * GIB / int(size.replace(",", "")) + (
+        1.11 * GIB / 384)) for *_, pool, size in table]
+    assert max(abs(other - seqs.n) for other in others) < 1.05  # the answer says: at most 1
     for seqs, tokens, peak, pool, size in (map(lambda x: x.replace(",", ""), row) for row in table):
         row = printed[seqs, tokens]
         assert [float(peak), float(pool), int(size)] == [

@@ -120,11 +120,10 @@ def releases(launches, ax=None):
     if not known:
         return _say(ax, "No bar: no launch prints P.", instead=True)
     for y, launch in enumerate(known):
-        size, look = launch.peak_activation, LOOK["either run"]
+        size, seqs, look = launch.peak_activation, launch.max_num_seqs, LOOK["either run"]
         ax.barh(y, size / GIB, 0.6, color=look[0], hatch=look[1], ec="w")
-        each = f" = {size / launch.max_num_seqs / MIB:.2f} MiB x {launch.max_num_seqs:,} requests"
-        ax.text(size / GIB, y, f" {size / GIB:.2f} GiB" + each * bool(launch.max_num_seqs),
-                va="center", fontsize=8)
+        each = f" = {size / seqs / MIB:.2f} MiB x {seqs:,} requests" if seqs else ""
+        ax.text(size / GIB, y, f" {size / GIB:.2f} GiB{each}", va="center", fontsize=8)
     ax.set_yticks(range(len(known)), [f"vLLM {launch.vllm_version or '?'}" for launch in known])
     ax.set(ylim=(len(known) - 0.4, -0.6), xlim=(0, 1.5 * ax.dataLim.xmax))
     return ax
