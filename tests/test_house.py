@@ -1,6 +1,9 @@
 """The project's own files agree with one another."""
 
+import doctest
+import importlib
 import os
+import pkgutil
 import re
 import shutil
 import subprocess
@@ -9,6 +12,8 @@ from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+
+import vllm_tuning
 
 ROOT = Path(__file__).resolve().parent.parent
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -74,3 +79,10 @@ def test_make_alone_lists_every_target():
     listed = set(re.findall(r"^make (\w+) +\S", make(), re.MULTILINE))
     assert make() == make("help")
     assert listed == TARGETS
+
+
+@pytest.mark.parametrize("module", [found.name for found in pkgutil.iter_modules(
+    vllm_tuning.__path__) if found.name != "__main__"])
+def test_the_examples_in_the_docstrings_hold(module):
+    module = importlib.import_module(f"vllm_tuning.{module}")
+    assert doctest.testmod(module, optionflags=doctest.ELLIPSIS).failed == 0

@@ -24,10 +24,21 @@ def seed_point(a, kappa, k1, k2, length):
     token and per request; length: L, tokens of one request. Floats, arrays or uncertain numbers.
 
     >>> seed_point(a=60e9, kappa=131072, k1=150e3, k2=3e6, length=2048)
-    (221.07292..., 4421.4585...)
+    (221.04702..., 4420.94049...)
     """
     tokens = a / (length * kappa * k1 / k2 + k1)
     return tokens * k1 / k2, tokens
+
+
+def request_bytes(length, kappa, k2):
+    """L*kappa + K2, bytes: one full request, its KV cache and its slice of the sampler.
+
+    The memory left over, divided by it, is C* of ``seed_point``.
+
+    >>> round(60e9 / request_bytes(length=2048, kappa=131072, k2=3e6), 5)
+    221.04702
+    """
+    return length * kappa + k2
 
 
 def seed_point_of_four(total_memory, utilization, m1, n1, kv1, kvs1, p1, p2, p3, p4,

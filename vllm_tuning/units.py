@@ -19,6 +19,10 @@ _SUFFIX = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12,
 class InputError(ValueError):
     """What is wrong with an input, where, and what would be right: one line for a person."""
 
+    def _render_traceback_(self) -> list[str]:
+        """A notebook shows the line alone."""
+        return [str(self)]
+
 
 def parse_size(text: str) -> int:
     """Tokens or requests as vLLM's command line reads them: ``80K`` = 81,920, ``80k`` = 80,000.

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from .units import InputError
+
 
 @dataclass(frozen=True)
 class Workload:
@@ -13,7 +15,7 @@ class Workload:
     def __post_init__(self):
         for name in ("input_len", "output_len"):
             if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1 token")
+                raise InputError(f"{name} is {getattr(self, name)}; it must be at least 1 token")
 
     @property
     def length(self) -> int:
