@@ -1,6 +1,7 @@
 """The cost of a request in a shared pool, against vLLM's own arithmetic and a real pair of logs."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -50,23 +51,25 @@ def test_a_real_pair_of_logs_tells_whole_kibibytes_a_token():
         "vllm_version,max_num_batched_tokens,max_model_len,kv_cache_gib,kv_cache_tokens,"
         "max_concurrency\n"
         "0.25.1,8192,262144,35.06,1001532,3.82\n0.25.1,8192,65536,35.2,950420,14.5\n")
-    cost = fit_request_cost(pair)
-    per_token = cost.terms["per_token"]
+    assert fit_request_cost(pair) is None  # windows would not show: one mnbt at each length
+    same = replace(pair[0], max_num_batched_tokens=2048)  # as if mnbt made no difference there
+    cost = fit_request_cost([*pair, same])
+    per_token = cost.laws[0]["per_token"]
     assert per_token.n == pytest.approx(36 * 1024, rel=5e-4)
     assert abs(per_token.n - 36 * 1024) < 3 * per_token.s
-    (by_hand, more), = cost.forms(65536)
-    assert by_hand.n == pytest.approx(35.2 / (950420 / 65536) * GIB, rel=1e-9) and more.n == 0
+    (by_hand, more), = cost.forms(65536)[0]
+    assert by_hand.n == pytest.approx(35.2 / (950420 / 65536) * GIB, rel=1e-4) and more.n == 0
 
 
 def test_the_terms_of_windows_against_the_rule():
     page = PAGE * FULL / BLOCK  # bytes of a token in one group
     for more in ((16, 8192, 131072), (16, 8192, 5120)):  # its windows full, and never full
         cost = fit_request_cost(launches(*FOUR, more))
-        assert cost.terms["per_token"].n == pytest.approx(page, rel=5e-3)
-        assert cost.terms["per_windowed_token"].n == pytest.approx(SLIDING / FULL * page, rel=0.01)
+        assert cost.laws[0]["per_token"].n == pytest.approx(page, rel=5e-3)
+        assert cost.laws[0]["per_windowed_token"].n == pytest.approx(SLIDING / FULL * page, rel=0.01)
         for length, budget in ((65536, 2048), (131072, 8192), (100000, 16384), (5120, 512),
                                (5120, 8192), (2000, 300)):
-            predicted = min((fixed + budget * slope).n for fixed, slope in cost.forms(length))
+            predicted = min((fixed + budget * slope).n for fixed, slope in cost.forms(length)[0])
             assert predicted == pytest.approx(blocks_of(length, budget) * PAGE * FULL, rel=0.01)
 
 
@@ -79,8 +82,8 @@ def test_recurrent_layers_cost_the_same_whatever_the_length_and_the_budget():
         rows.append(Launch(max_num_seqs=seqs, max_num_batched_tokens=budget, max_model_len=length,
                            kv_cache=round(kv / GIB, 2) * GIB, max_concurrency=round(held, 2)))
     cost = fit_request_cost(rows)
-    assert set(cost.terms) == {"fixed", "per_token"}
-    (predicted, _), = cost.forms(20000)
+    assert set(cost.laws[0]) == {"fixed", "per_token"}
+    (predicted, _), = cost.forms(20000)[0]
     assert predicted.n == pytest.approx((1250 + 4) * PAGE * FULL, rel=2e-3)
 
 
@@ -94,20 +97,21 @@ def test_the_recommendation_fits_by_vllms_own_rule_and_few_more_do_not(other, le
     assert best.kv_cache_tokens is None and best.concurrency >= best.max_num_seqs
 
 
-def test_short_requests_get_an_upper_limit_and_are_told_so():
-    model = fit_memory_model(launches(*FOUR, (16, 8192, 131072)))
-    optimum = find_optimum(model, Workload(15000, 15000))
-    best = optimum.recommended
-    assert holds(best.max_num_seqs, best.max_num_batched_tokens, 30000)
-    assert "request_cost_is_a_limit" in {notice.name for notice in optimum.notices}
+@pytest.mark.parametrize("length", [500, 1500, 5000, 30000])
+def test_short_requests_are_priced_by_the_law_of_windows(length):
+    model = fit_memory_model(launches(*FOUR, (16, 8192, 131072)), Shape(8192, None, True))
+    best = find_optimum(model, Workload(length // 2, length // 2)).recommended
+    assert holds(best.max_num_seqs, best.max_num_batched_tokens, length)
+    assert not holds(best.max_num_seqs * 1.06 + 2, best.max_num_batched_tokens, length)
 
 
 def test_one_length_answers_for_requests_near_it_only():
     model = fit_memory_model(launches(*FOUR))
     same = find_optimum(model, Workload(60000, 5536))
     assert holds(same.recommended.max_num_seqs, same.recommended.max_num_batched_tokens, 65536)
-    near = find_optimum(model, Workload(30000, 30000)).recommended
-    assert holds(near.max_num_seqs, near.max_num_batched_tokens, 60000)
+    near = find_optimum(model, Workload(30000, 30000))
+    assert holds(near.recommended.max_num_seqs, near.recommended.max_num_batched_tokens, 60000)
+    assert "request_cost_is_a_limit" in {notice.name for notice in near.notices}
     for far in (Workload(1000, 280), Workload(60000, 10000)):
         optimum = find_optimum(model, far)
         assert optimum.recommended is None
@@ -127,6 +131,17 @@ def test_what_counts_as_several_kinds_of_layers():
     other = Launch(max_model_len=131072, kv_cache_tokens=1508112, max_concurrency=22.63)
     assert not is_hybrid([same], None) and is_hybrid([same, other], None)
     assert is_hybrid([same], Shape(4096, None, True)) and not is_hybrid([same], Shape(4096, None))
-    printed = Launch(vllm_version="0.19.0", max_model_len=8192, kv_cache_tokens=130304,
-                     max_concurrency=15.91)  # google/gemma-3-12b-it there: all layers keep all tokens
-    assert not is_hybrid([printed], Shape(7680, None, True))
+    printed = Launch(vllm_version="0.19.0", max_model_len=8192, kv_cache_tokens=365968,
+                     max_concurrency=44.68)  # Llama 4 Scout, whose chunks are as long
+    assert not is_hybrid([printed], Shape(5120, None, True))
+
+
+@pytest.mark.parametrize("length, block, dcp", [
+    (10000, 16, 1), (10000, 128, 1), (202752, 16, 1), (100000, 256, 1), (10000, 16, 8)])
+def test_whole_blocks_are_not_taken_for_several_kinds_of_layers(length, block, dcp):
+    """Plain layers: a request takes ceil(ceil(L / dcp) / block) blocks of each rank."""
+    for blocks in range(4000, 4400):
+        concurrency = blocks / -(-(-(-length // dcp)) // block)
+        launch = Launch(max_model_len=length, kv_cache_tokens=blocks * block * dcp,
+                        max_concurrency=round(concurrency, 2))
+        assert not is_hybrid([launch], None)

@@ -484,3 +484,38 @@ def test_exact_bytes_of_launches_made_with_known_memory():
                 assert launch.peak_activation == pytest.approx(record["peak_activation"], abs=0.0051 * GIB)
                 matched += 1
     assert matched >= 11
+
+
+GOOD = (LOGS / "v0.25-charged.log").read_text()
+
+
+def quoted(start):
+    """A line of vLLM in the text of a request, behind more words than a prefix is looked for in."""
+    line = "INFO 05-01 10:00:00 [kv_cache_utils.py:1] GPU KV cache size: 1,008 tokens"
+    return f"{start}Please explain this. {'word ' * 160}{line}', params: SamplingParams(n=1)\n"
+
+
+@pytest.mark.parametrize("after", [
+    quoted("INFO 04-22 02:05:00 [logger.py:39] Received request chatcmpl-1: prompt: '"),
+    quoted("curl -d '{\"prompt\": \""),
+    "INFO:     Application startup complete.\nINFO 05-01 10:00:00 [kv_cache_utils.py:1] GPU KV cache "
+    "size: 1,008 tokens, Maximum concurrency for 8,192 tokens per request: 0.12x\n"])
+def test_a_request_that_quotes_a_log_changes_nothing(after):
+    plain, = read(GOOD)
+    launch, = read(GOOD + after)
+    assert figures(launch) == figures(plain)
+
+
+def test_two_servers_of_another_release_in_one_file_are_two_launches():
+    first = "\n".join(line for line in GOOD.splitlines() if "KV cache" not in line)
+    other = (LOGS / "v0.10.2-summary.log").read_text()
+    one, = read(other)
+    launches = read(first + "\n" + other)
+    assert len(launches) == 2
+    assert figures(launches[1]) | {"source": 0} == figures(one) | {"source": 0}
+
+
+def test_a_closed_standard_input_is_told(monkeypatch):
+    monkeypatch.setattr("sys.stdin", None)
+    with pytest.raises(InputError, match="-: cannot be read: standard input is closed"):
+        read_log("-")

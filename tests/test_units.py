@@ -27,9 +27,9 @@ def test_width_of_a_column_is_that_of_its_most_precise_value(gib, half):
 
 
 def test_exact_bytes_keep_half_a_byte_also_where_they_are_round():
-    assert list(printed_half_widths([12571137.0, 75497472.0, GIB, math.nan])[:3]) == [0.5] * 3
+    assert list(printed_half_widths([12571137.0, 75497472.0, 27000 * 2.0**21, math.nan])[:3]) == [0.5] * 3
 
 
 def test_exact_bytes_do_not_make_the_printed_figures_beside_them_exact():
-    widths = printed_half_widths([36.17 * GIB, 37985058816.0, 3.6 * GIB, math.nan])
+    widths = printed_half_widths([54.5 * GIB, 37985058816.0, 3.67 * GIB, math.nan])
     assert widths[:3] == pytest.approx([0.005 * GIB, 0.5, 0.005 * GIB]) and math.isnan(widths[3])

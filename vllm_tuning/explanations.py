@@ -56,7 +56,7 @@ ABOUT_A_FIGURE = {
         "proposes + 150 MiB.",
     "hybrid_kv":
         "Layers of several kinds share the pool: a request costs a + b x length, not tokens x "
-        "bytes. One more launch at another --max-model-len tells a and b.",
+        "bytes. One more launch, with --max-model-len the length of your requests, tells the cost.",
     "incomplete":
         "The log ends before the pool was printed, and names no failure: give the whole start-up.",
     "max_num_batched_tokens_not_printed":

@@ -154,9 +154,9 @@ def off_the_point(optimum, along, ax=None):
     ax.plot(mark, min(best.concurrency, best.max_num_seqs), **STAR, label="recommended (point C)")
     ax.set(xlim=(0, x[-1]), ylim=(0, 1.3 * max(holds.max(), best.max_num_seqs)))
     ax.xaxis.set_major_formatter(THOUSANDS)
-    forms = optimum.model.request_forms(pool.request_length)
-    if len(forms) == 1 and forms[0][1].n == 0:
-        request = forms[0][0].n
+    request, dearer = (optimum.model.request_bytes(optimum.workload.length, budget)
+                       for budget in (1, mark + best.max_num_batched_tokens))
+    if request == dearer:
         right = ax.secondary_yaxis("right", functions=(lambda n: n * request / GIB,
                                                        lambda gib: gib * GIB / request))
         right.set_ylabel("KV cache pool (GiB)")
@@ -173,8 +173,7 @@ def request_cost(optimum, ax=None):
     lengths = [length for factor in (1, 2, 4, 8, 16) if model.request_forms(
         length := max(1, optimum.workload.length * factor // 4))]
     for x, length in enumerate(lengths):
-        kv = min((fixed + budget * more).n for fixed, more in model.request_forms(length)) / MIB
-        slice_ = model.k2.n / MIB
+        kv, slice_ = model.request_bytes(length, budget) / MIB, model.k2.n / MIB
         for part, size, under, name in (("KV cache", kv, 0, "KV cache, L·κ"),
                                         ("sampler run", slice_, kv, "slice of the sampler, K2")):
             look = LOOK[part]

@@ -11,6 +11,7 @@ from .launches import COLUMNS, KNOBS, Launch, release
 from .log_failure import failure_of
 from .log_formats import ENGINE, ERROR, FLAGS, LATE, LOAD, POOL, PROFILE, SERVER
 from .log_readings import Reading, arguments
+from .request_cost import agrees
 from .units import GIB
 
 BUFFER = 150 * 2**20  # bytes that vLLM subtracts from the --kv-cache-memory it proposes
@@ -221,10 +222,10 @@ class _Engine:
             return True
         if not (tokens and concurrency and length):
             return False
-        if abs(concurrency - tokens / length) > _ROUNDING + 64 * concurrency / length:
+        if not agrees(concurrency, tokens, length):
             return True
         rounded = tokens % 1000 == 0  # as people quote it
-        return length % 16 == 0 and tokens % 16 != 0 and not rounded
+        return length % 16 == 0 and (tokens + 1) % 16 > 1 and not rounded
 
     # ---------------------------------------------------------------- what was asked
 

@@ -94,6 +94,8 @@ def open_log(source, name: str):
             stream = source
         else:
             stdin = os.fspath(source) == "-"
+            if stdin and sys.stdin is None:
+                raise OSError("standard input is closed")
             stream = sys.stdin.buffer if stdin else open(source, "rb", buffering=0)
         head = stream.read(BLOCK)
     except IsADirectoryError:
@@ -285,11 +287,11 @@ def writer_of(before: str) -> Process | None:
     Only prefixes may stand before a message; a progress bar or another writer's line may come
     before them where that line was never ended.
     """
+    quoted = any(quote in before for quote in "\"'`")
     before = before[-600:]
     last = before[_BAR.match(before).end():]
-    if not _PREFIX.fullmatch(last):
-        if not _GLUED.search(last) or re.search(r"[\"'`]", last):
-            return None
+    if not _PREFIX.fullmatch(last) and (quoted or not _GLUED.search(last)):
+        return None
     writers = list(_WRITER.finditer(before))
     if not writers:
         return Process()

@@ -83,14 +83,20 @@ class MemoryModel:
         """KV(B, C) = A - G - P(B, C), bytes: the smaller of the two pools."""
         return min(self.pools(seqs, tokens), key=lambda pool: pool.n)
 
-    def request_forms(self, length: int) -> list[tuple[UFloat, UFloat]]:
+    def request_forms(self, length: int) -> list[list[tuple[UFloat, UFloat]]]:
         """What a request of ``length`` tokens takes at B = 0 and more with each token of B; bytes.
 
-        Of several forms it takes the least. Empty where the launches do not tell it.
+        For each law that holds, its forms: a request takes the least of them. Empty where the
+        launches do not tell it.
         """
         if not self.hybrid:
-            return [(self.kv_per_token * length, exact(0))] * is_known(self.kv_per_token)
+            return [[(self.kv_per_token * length, exact(0))]] * is_known(self.kv_per_token)
         return self.request_cost.forms(length) if self.request_cost else []
+
+    def request_bytes(self, length: int, budget: int) -> float:
+        """Bytes of a full request beside a budget of B; the dearest of the laws that hold."""
+        return max(min((fixed + more * budget).n for fixed, more in forms)
+                   for forms in self.request_forms(length))
 
     def to_dict(self) -> dict:
         """JSON of ``fit``: bytes, null where unknown."""

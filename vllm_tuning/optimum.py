@@ -170,10 +170,16 @@ def find_optimum(model: MemoryModel, workload: Workload, chunked_prefill=True) -
 
 def optimum_of(model: MemoryModel, length: int) -> tuple[UFloat, UFloat]:
     """(C*, B*) of ``refined_point`` for requests of ``length`` tokens, where their cost is known."""
-    return max((refined_point(model.model_headroom - model.graph_charge,
-                              model.sampler_headroom - model.graph_charge, request, model.k1,
-                              model.k2, model.k, per_budget)
-                for request, per_budget in model.request_forms(length)), key=lambda point: point[0].n)
+    def requests(point):
+        return point[0].n
+
+    def solved(request, per_budget):
+        return refined_point(model.model_headroom - model.graph_charge,
+                             model.sampler_headroom - model.graph_charge, request, model.k1,
+                             model.k2, model.k, per_budget)
+
+    return min((max((solved(*form) for form in forms), key=requests)
+                for forms in model.request_forms(length)), key=requests)
 
 
 def _no_answer(model: MemoryModel, workload: Workload) -> str | None:
@@ -199,8 +205,9 @@ def _unknown_cost(model: MemoryModel, workload: Workload) -> str:
     reason = ("layers of several kinds share the pool, so a request does not cost its length times "
               "the KV cache of a token; ")
     if model.request_cost is None:
-        return reason + ("no launch gives kv_cache_gib, max_model_len and max_concurrency, which "
-                         "tell what it costs")
+        return reason + ("these launches do not tell what it costs: it takes kv_cache_gib and "
+                         "max_concurrency of the four launches at one max_model_len and of one more "
+                         f"with --max-model-len {workload.length}")
     return reason + (f"the launches tell its cost at max_model_len {model.request_cost.lengths[0]:,} "
                      f"only: launch once more with --max-model-len {workload.length}")
 
@@ -249,13 +256,12 @@ def _scope(model: MemoryModel, workload: Workload):
                      f"({workload.output_len:,}): the method is made for equal lengths and for "
                      "short input with long output. Prefill sets the pace here; measure it.")
     cost = model.request_cost
-    if cost and model.request_forms(workload.length) and workload.length < cost.lengths[0]:
-        counted = ("as the line through the launches has it" if len(cost.lengths) > 1
-                   else f"as one of {cost.lengths[0]:,} tokens")
+    if cost and len(cost.lengths) == 1 and workload.length < cost.lengths[0]:
         yield Notice("request_cost_is_a_limit",
                      f"Layers of several kinds share the pool. A request of {workload.length:,} "
-                     f"tokens is counted {counted}, which is an upper limit: more may fit. To know, "
-                     f"launch once more with --max-model-len {workload.length}.")
+                     f"tokens is counted as one of {cost.lengths[0]:,}, which is an upper limit: "
+                     "more may fit. To know, launch once more with --max-model-len "
+                     f"{workload.length}.")
     longest = _longest(model)
     if longest and workload.length > longest:
         yield Notice("beyond_max_model_len",

@@ -26,13 +26,14 @@ class Pool:
         size = exact(1) if model.hybrid else model.kv_per_token
         self.unit = 1 if model.hybrid else model.block_size
         self.reserved = 0 if model.hybrid else 1  # blocks
-        self.request_length = workload.blocks(model.block_size) * model.block_size
-        forms = (model.request_forms(self.request_length) if model.hybrid else
-                 [(exact(self.request_length), exact(0))])
+        laws = (model.request_forms(workload.length) if model.hybrid else
+                [[(exact(workload.blocks(model.block_size) * model.block_size), exact(0))]])
         in_units = [*(value / size for value in (
             model.model_headroom - model.graph_charge, model.k1,
             model.sampler_headroom - model.graph_charge, model.k2, model.k)),
-            *(term for form in forms for term in form)]
+            *(term for forms in laws for form in forms for term in form)]
+        places = iter(range(5, len(in_units), 2))
+        self.laws = [[next(places) for _ in forms] for forms in laws]
         self.values = np.array([value.n for value in in_units])
         self.covariance = np.array(covariance_matrix(in_units))
         # a2 was fitted with the k of the sampler's launches in it: only a budget above theirs adds
@@ -49,8 +50,8 @@ class Pool:
 
     def left(self, seqs: int, budget: int, requests: int = 0, quantile: float = 0.0) -> float:
         """What ``requests`` full ones leave of the pool at (C, B), less so many standard errors."""
-        return max(min(self._branches(seqs, budget, requests, quantile, form))[0]
-                   for form in range(5, len(self.values), 2))
+        return min(max(min(self._branches(seqs, budget, requests, quantile, form))[0]
+                       for form in forms) for forms in self.laws)
 
     def stderr(self, seqs: int, budget: int) -> float:
         """Of the printed pool: fit, assumed k, and the floor to a block on both sides."""
@@ -73,7 +74,8 @@ class Pool:
     def concurrency(self, seqs: int, budget: int) -> float:
         """Full requests that the pool at (C, B) holds, as vLLM counts them."""
         whole = math.floor(self.left(seqs, budget) / self.unit) * self.unit
-        return whole / min(self.values[5::2] + self.values[6::2] * budget)
+        return whole / max(min(self.values[form] + self.values[form + 1] * budget for form in forms)
+                           for forms in self.laws)
 
     def whole_tokens(self, seqs: int, budget: int) -> int | None:
         """KV cache tokens that vLLM will print; None where their number depends on more."""

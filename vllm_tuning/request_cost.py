@@ -16,83 +16,94 @@ from dataclasses import dataclass
 import numpy as np
 from uncertainties import UFloat, correlated_values
 
-from .branches import SIGNIFICANT, least_squares
+from .branches import least_squares
 from .kv_cache import Shape
 from .launches import Launch, column, release
 from .uncertain import exact, nominal, stderr
 from .units import printed_half_widths
 
+LARGEST_WINDOW = 16384  # tokens; 128 to 8,192 are in use
 _ROOT3 = math.sqrt(3)
+
+
+_WORDS = {"fixed": "whatever its length", "per_token": "per token of its length",
+          "window": "for full windows", "per_windowed_token":
+          "more per token of mnbt, while that is shorter than the request",
+          "at_length": "for {:,} tokens", "below": "for {:,} tokens, at small mnbt",
+          "per_budget": "more per token of mnbt"}
 
 
 @dataclass(frozen=True)
 class RequestCost:
-    """Bytes of one request, in terms that the launches identify (``uncertainties`` numbers).
+    """Bytes of one request by each law that explains the launches, plainest first.
 
-    ``terms`` hold b ``per_token`` with m ``fixed``, or with c ``per_windowed_token`` and c*w
-    ``window``. Where all launches have one max_model_len they are the cost of a request of that
-    length: ``at_length`` whatever B, ``below`` and ``per_budget`` where B leaves windows full.
-    ``lengths`` are the max_model_len launched, ``block`` the tokens of a block.
+    A law is a dict of ``uncertainties`` numbers: b ``per_token`` with m ``fixed``, or with c
+    ``per_windowed_token`` and c*w ``window``. Where all launches have one max_model_len it is the
+    cost of a request of that length: ``at_length`` whatever B, ``below`` and ``per_budget`` where B
+    leaves windows full. ``lengths`` are the max_model_len launched, ``block`` the tokens of a block.
     """
 
-    terms: dict[str, UFloat]
+    laws: tuple[dict[str, UFloat], ...]
     lengths: tuple[int, ...]
     block: int
 
     def to_dict(self) -> dict:
-        """Bytes."""
-        return {**{name: nominal(value) for name, value in self.terms.items()},
-                "stderr": {name: stderr(value) for name, value in self.terms.items()},
+        """The plainest law, bytes."""
+        return {**{name: nominal(value) for name, value in self.laws[0].items()},
+                "stderr": {name: stderr(value) for name, value in self.laws[0].items()},
                 "lengths": list(self.lengths)}
 
     @property
     def in_words(self) -> list[tuple[UFloat, str]]:
-        """Each term with what it is for."""
-        length = f"for {self.lengths[0]:,} tokens"
-        words = {"fixed": "whatever its length", "per_token": "per token of its length",
-                 "window": "for full windows", "per_windowed_token":
-                 "more per token of mnbt, while that is shorter than the request",
-                 "at_length": length, "below": f"{length}, at small mnbt",
-                 "per_budget": "more per token of mnbt"}
-        return [(value, words[name]) for name, value in self.terms.items()]
+        """Each term of the plainest law with what it is for."""
+        return [(value, _WORDS[name].format(self.lengths[0])) for name, value in self.laws[0].items()]
 
-    def forms(self, length: int) -> list[tuple[UFloat, UFloat]]:
-        """Bytes at B = 0 and per token of B; a request of ``length`` tokens takes the least of them.
+    def forms(self, length: int) -> list[list[tuple[UFloat, UFloat]]]:
+        """For each law the forms that a request of ``length`` tokens may take, and takes the least of.
 
-        Empty where the launches do not tell it: they have one length, and the request is longer, or
-        so much shorter that a request of that length could be more than twice as dear.
+        A form is bytes at B = 0 and per token of B. Empty where the launches do not tell: they have
+        one length, and the request is longer, or could cost less than half of one of that length.
         """
-        terms, nothing = self.terms, exact(0)
-        if "per_token" not in terms:
-            forms = [(terms["below"], terms["per_budget"])] if "below" in terms else []
-            forms += [(terms["at_length"], nothing)] if "at_length" in terms else []
-            return forms if length <= self.lengths[0] <= 2 * length else []
-        if "window" not in terms:
-            return [(terms["fixed"] + terms["per_token"] * length, nothing)]
-        full, windowed = terms["per_token"] * length, terms["per_windowed_token"]
-        return [(full + terms["window"], windowed), (full + windowed * (length + self.block), nothing)]
+        if len(self.lengths) == 1 and not length <= self.lengths[0] <= 2 * length:
+            return []
+        return [_forms(law, length, self.block) for law in self.laws]
+
+
+def _forms(law: dict[str, UFloat], length: int, block: int) -> list[tuple[UFloat, UFloat]]:
+    nothing, length = exact(0), -(-length // block) * block
+    if "per_token" not in law:
+        forms = [(law["below"], law["per_budget"])] if "below" in law else []
+        return forms + ([(law["at_length"], nothing)] if "at_length" in law else [])
+    full = law["per_token"] * length
+    if "window" not in law:
+        return [(law.get("fixed", nothing) + full, nothing)]
+    windowed = law["per_windowed_token"]
+    return [(full + law["window"], windowed), (full + windowed * (length + block), nothing)]
 
 
 def is_hybrid(launches: list[Launch], shape: Shape | None) -> bool:
     """Whether a request costs something else than its length times the bytes of a token.
 
-    So says the log (``hybrid_kv``), a printed concurrency more than 2 % away from tokens /
-    max_model_len, or the config, unless the two agree: before 0.20.2 they do for plain layers only.
+    So says the log (``hybrid_kv``), a printed concurrency that does not agree with the tokens, or
+    the config, unless the two agree: before 0.20.2 they do for plain layers only.
     """
-    both = [(launch, whole - launch.max_concurrency) for launch in launches
-            if launch.max_concurrency and (whole := _whole_requests(launch))]
-    if any("hybrid_kv" in launch.warnings for launch in launches) or any(
-            abs(off) > 0.0101 + 0.02 * launch.max_concurrency for launch, off in both):
+    both = [(launch, agrees(launch.max_concurrency, launch.kv_cache_tokens, launch.max_model_len))
+            for launch in launches
+            if launch.max_concurrency and launch.kv_cache_tokens and launch.max_model_len]
+    if any("hybrid_kv" in launch.warnings for launch in launches) or not all(
+            plain for _, plain in both):
         return True
-    plain = any(abs(off) <= 0.0051 and () < release(launch.vllm_version) < (0, 20, 2)
-                for launch, off in both)
+    plain = any(() < release(launch.vllm_version) < (0, 20, 2) for launch, _ in both)
     return bool(shape and shape.hybrid) and not plain
 
 
-def _whole_requests(launch: Launch) -> float | None:
-    """tokens / max_model_len, None where one is not given."""
-    tokens, length = launch.kv_cache_tokens, launch.max_model_len
-    return tokens / length if tokens and length else None
+def agrees(concurrency: float, tokens: int, length: int) -> bool:
+    """Whether a printed concurrency is the pool's tokens over those of a request of ``length``.
+
+    A request takes whole blocks, of 16 tokens to 256, times the decode context parallel size.
+    """
+    return any(abs(concurrency - tokens / (-(-length // block) * block)) <= 0.0101 + concurrency / (
+        length * 10) for block in (1, *(2**power for power in range(4, 12))))
 
 
 def _concurrency(launch: Launch) -> tuple[float, float] | None:
@@ -100,36 +111,50 @@ def _concurrency(launch: Launch) -> tuple[float, float] | None:
 
     From 0.20.2 on the printed tokens are concurrency x max_model_len: the same figure, finer.
     """
-    finer, printed = _whole_requests(launch), launch.max_concurrency
-    if finer and release(launch.vllm_version) >= (0, 20, 2) and (
-            not printed or abs(finer - printed) <= 0.0051):
-        return finer, 0.5 / launch.max_model_len
-    return (printed, 0.005) if printed and launch.max_model_len else None
+    length, printed, tokens = (launch.max_model_len, launch.max_concurrency, launch.kv_cache_tokens)
+    if tokens and length and release(launch.vllm_version) >= (0, 20, 2) and (
+            not printed or abs(tokens / length - printed) <= 0.0051):
+        return tokens / length, 0.5 / length
+    return (printed, 0.005) if printed and length else None
 
 
 # ---------------------------------------------------------------- the fit
 
 
 def fit_request_cost(launches: list[Launch], block: int = 16) -> RequestCost | None:
-    """The cost of a request, by least squares over the launches; None where none tells one.
+    """The cost of a request, by least squares over the launches; None where they tell none.
 
-    The fewest terms that explain every launch within its printed units; else the best fit, with its
-    errors scaled by chi squared over the degrees of freedom.
+    Every law that explains all launches within their printed units, and has fewer terms than there
+    are different launches. Windows show only where B moves at the longest max_model_len, or at one
+    that exceeds B by more than any window; or where B is nowhere below the length.
     """
     half_widths = printed_half_widths(column(launches, "kv_cache"))
     known = [(launch, held, half / launch.kv_cache) for launch, half in zip(launches, half_widths)
              if launch.kv_cache and launch.kv_cache > 0 and (held := _concurrency(launch))]
     if not known:
         return None
-    cost = np.array([launch.kv_cache / concurrency for launch, (concurrency, _), _ in known])
-    unit = cost * [half + width / concurrency for _, (concurrency, width), half in known]
+    held, width = np.array([each for _, each, _ in known]).T
+    cost = column([launch for launch, *_ in known], "kv_cache") / held
     lengths, budgets = (column([launch for launch, *_ in known], name)
                         for name in ("max_model_len", "max_num_batched_tokens"))
-    fits = [fit for design in _designs(lengths, budgets, block)
-            if (fit := _fitted(design, lengths, budgets, block, cost, unit))]
-    explaining = [fit for fit in fits if fit[0] <= 1 + 1e-6]
-    best = explaining[0] if explaining else min(fits, key=lambda fit: fit[0], default=None)
-    return best and best[1]
+    rounded = np.ceil(lengths / block) * block  # a request takes whole blocks, the pool holds such
+    unit = cost * ([half for *_, half in known] + width / held + block / (held * rounded))
+    moved = [length for length in lengths if np.ptp(at := budgets[lengths == length]) > 0
+             and length >= min(lengths.max(), at.min() + LARGEST_WINDOW)]
+    if not moved and np.any(budgets < lengths):
+        return None
+    launched = np.column_stack([lengths, budgets])
+    laws = [law for design in _designs(rounded, budgets, block)
+            if len(design) < max(2, _different(design if "window" in design else launched))
+            and (law := _fitted(design, cost, unit))
+            and _explains(law, lengths, budgets, block, cost, unit)]
+    return RequestCost(tuple(laws), tuple(sorted({int(each) for each in lengths})),
+                       block) if laws else None
+
+
+def _different(rows) -> int:
+    rows = np.column_stack(list(rows.values())) if isinstance(rows, dict) else rows
+    return len(np.unique(rows, axis=0))
 
 
 def _designs(lengths, budgets, block):
@@ -139,7 +164,11 @@ def _designs(lengths, budgets, block):
     """
     ones = np.ones(len(lengths))
     one_length = np.ptp(lengths) == 0
-    yield {"at_length": ones} if one_length else {"fixed": ones, "per_token": lengths}
+    if one_length:
+        yield {"at_length": ones}
+    else:
+        yield {"per_token": lengths}
+        yield {"fixed": ones, "per_token": lengths}
     for least in sorted(set(lengths - budgets)):
         full = (lengths - budgets >= least) * 1.0
         if one_length:
@@ -150,18 +179,19 @@ def _designs(lengths, budgets, block):
                    "per_windowed_token": np.where(full, budgets, lengths + block)}
 
 
-def _fitted(columns, lengths, budgets, block, cost, unit) -> tuple[float, RequestCost] | None:
-    """The largest residual in printed units, and the cost; None where the law cannot be fitted."""
+def _fitted(columns: dict, cost, unit) -> dict[str, UFloat] | None:
+    """The terms; None where the launches leave one open, or where a layer would give memory back."""
     try:
         fit = least_squares(np.column_stack(list(columns.values())), cost, unit / _ROOT3)
     except np.linalg.LinAlgError:
         return None
     scale_up = max(1.0, fit.chi2 / fit.dof) if fit.dof > 0 else 1.0
-    terms = dict(zip(columns, correlated_values(fit.params, fit.covariance * scale_up)))
-    if any(value.n < -SIGNIFICANT * value.s for value in terms.values()):
-        return None  # no layer gives memory back
-    found = RequestCost(terms, tuple(sorted({int(length) for length in lengths})), block)
-    off = [abs(each - min((fixed + per_budget * budget).n for fixed, per_budget in forms)) / width
-           for each, width, length, budget in zip(cost, unit, lengths, budgets)
-           if (forms := found.forms(length))]
-    return max(off), found
+    return dict(zip(columns, correlated_values(fit.params, fit.covariance * scale_up))
+                ) if min(fit.params) >= 0 else None
+
+
+def _explains(law, lengths, budgets, block, cost, unit) -> bool:
+    predicted = [min((fixed + per_budget * budget).n
+                     for fixed, per_budget in _forms(law, int(length), block))
+                 for length, budget in zip(lengths, budgets)]
+    return bool(np.all(np.abs(cost - predicted) <= unit * (1 + 1e-6)))

@@ -12,7 +12,7 @@ from .launches import Launch
 from .log_engine import launch_of
 from .log_formats import ENGINE, ERROR, FLAGS, LATE, LOAD, MARK, POOL, PROFILE, SERVER
 from .log_lines import Process, open_log
-from .log_readings import Reading, readings
+from .log_readings import Reading, arguments, readings
 from .units import InputError
 
 _CLOCK = re.compile(r"(\d\d):(\d\d):(\d\d)")
@@ -49,9 +49,18 @@ class Start:
     said: set = field(default_factory=set)
 
     def add(self, new: Reading) -> None:
-        if not self._repeats(new):
+        if not self._repeats(new) and not self._is_quoted(new):
             self.readings.append(new)
             self.said.add(_content(new))
+
+    def _is_quoted(self, new: Reading) -> bool:
+        """A measurement told long after the server began to serve stands in someone's request."""
+        if new.row.stage not in (LOAD, PROFILE, POOL) or not any(
+                "serving" in old.values for old in self.readings):
+            return False
+        last = next((old for old in reversed(self.readings) if _CLOCK.search(old.text[:200])), None)
+        return (last is None or not _CLOCK.search(new.text[:200])
+                or _seconds_apart(last, new) > _SAME_MOMENT)
 
     def _repeats(self, new: Reading) -> bool:
         """A line with a clock that stands twice, or one that follows itself, says nothing new."""
@@ -77,6 +86,8 @@ class Start:
             return not re.match("EngineCore|Worker", new.process.name) and any(
                 old.row.stage == POOL for old in self.readings)
         mine = [old for old in self.readings if _same_rank(old.process, new.process)]
+        if stage == ENGINE and any(_names_another(old, new) for old in self.readings):
+            return True
         if stage == ENGINE:
             return any(old.row.stage in (ENGINE, LOAD, PROFILE, POOL, LATE) for old in mine)
         if stage == LOAD and "weights" in new.values:
@@ -110,6 +121,15 @@ class Start:
             parts.append((first, [old for engine, old in owned if engine in (None, this)
                                   or old.row.stage == ENGINE and not configured]))
         return parts
+
+
+def _names_another(old: Reading, new: Reading) -> bool:
+    """Whether two engine lines are of another release or model, so not of one start."""
+    if old.row.stage != ENGINE:
+        return False
+    pairs = [(old.values.get("version"), new.values.get("version")),
+             tuple(arguments(each.values).get("model") for each in (old, new))]
+    return any(None not in pair and pair[0] != pair[1] for pair in pairs)
 
 
 def _content(reading: Reading) -> tuple:

@@ -26,7 +26,9 @@ def by_model(sources) -> list[list]:
 
 def _is_log(source) -> bool:
     path = Path(source)
-    return str(source) == "-" or path.is_file() and path.suffix != ".csv" and not _has_header(path)
+    if str(source) == "-" or path.is_fifo():
+        return True
+    return path.is_file() and path.suffix != ".csv" and not _has_header(path)
 
 
 def _has_header(path: Path) -> bool:

@@ -52,8 +52,8 @@ def printed_half_widths(values) -> np.ndarray:
 
     The width is that of the column's most precise figure, because vLLM drops trailing zeros
     (3.6 beside 2.85 is +- 0.005); vLLM prints 0.01 GiB or finer. Exact bytes divided by 2**30 carry
-    so many digits that half a byte is left; beside them a figure of at most four digits is a
-    printed one, unless it is a whole number of 64 MiB.
+    so many digits that half a byte is left. Beside figures of more digits than vLLM prints, those
+    of two are printed ones, with a width of their own.
 
     values: GiB figures in bytes (a GiB figure times 2**30 is exact, so its digits survive), NaN
     where there is none; the result has their shape.
@@ -64,12 +64,13 @@ def printed_half_widths(values) -> np.ndarray:
     array([0.5  , 0.005])
     """
     values = np.asarray(values, dtype=float)
-    gib = values / GIB
+    gib, known = values / GIB, np.isfinite(values)
     digits = np.full(values.shape, 11)
     for count in range(10, 1, -1):
         digits[np.rint(gib * 10.0**count) / 10.0**count == gib] = count
-    known, exact = np.isfinite(values), digits > 10
-    if (exact & known).any():
-        exact |= (digits > 4) | (values % (GIB // 16) == 0)
-    finest = digits[known & ~exact].max(initial=2)
-    return np.where(known, np.where(exact, 0.5, 0.5 * 10.0 ** -finest * GIB), np.nan)
+    if (known & (digits > 4)).any():  # more than vLLM prints
+        digits[digits > 2] = digits[known].max()
+    elif known.any():
+        digits[:] = digits[known].max()
+    half = np.where(digits > 10, 0.5, 0.5 * 10.0 ** -digits * GIB)
+    return np.where(known, half, np.nan)
