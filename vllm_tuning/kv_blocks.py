@@ -35,8 +35,9 @@ class BlockPool:
         self.num_free_blocks -= count
         blocks = self.reusable[:-count - 1:-1] if count else []
         del self.reusable[len(self.reusable) - len(blocks):]
-        blocks += islice(self.unused, count - len(blocks))
-        blocks += [self._evict_oldest() for _ in range(count - len(blocks))]
+        if len(blocks) < count:
+            blocks += islice(self.unused, count - len(blocks))
+            blocks += [self._evict_oldest() for _ in range(count - len(blocks))]
         if self.enable_caching:
             self.references.update(dict.fromkeys(blocks, 1))
         return blocks

@@ -44,9 +44,9 @@ class Sequence:
 class Step:
     """What one step did; requests by their number.
 
-    chunks: tokens of each request that is in the prefill; one that runs and is neither here nor in
-    ``starved`` (no budget was left for it) decodes one token. hits: prefix tokens not computed
-    anew. running, waiting, used (blocks): after scheduling; used_after: after the output.
+    chunks: tokens of each request in the prefill; all others that run decode one. hits: prefix
+    tokens not computed anew. running, waiting, used (blocks): after scheduling; used_after: after
+    the output.
     """
 
     new: list[int] = field(default_factory=list)
@@ -54,7 +54,6 @@ class Step:
     preempted: list[int] = field(default_factory=list)
     finished: list[int] = field(default_factory=list)
     chunks: dict[int, int] = field(default_factory=dict)
-    starved: list[int] = field(default_factory=list)
     hits: dict[int, int] = field(default_factory=dict)
     tokens: int = 0
     running: int = 0
@@ -93,8 +92,7 @@ class Scheduler:
         lone = len(self.running) + len(self.waiting) == 1
         self.largest_chunk = threshold if threshold and not lone else self.config.max_model_len
         self._schedule_running(step)
-        decoding = len(self.running) - len(step.chunks) - len(step.starved)
-        step.tokens = decoding + sum(step.chunks.values())
+        step.tokens = len(self.running) - len(step.chunks) + sum(step.chunks.values())
         if not step.preempted:
             self._schedule_waiting(step)
         step.running, step.waiting = len(self.running), len(self.waiting)
@@ -129,35 +127,29 @@ class Scheduler:
     # ------------------------------------------------------------ the rules of a step
 
     def _schedule_running(self, step: Step) -> None:
-        """Each what it lacks, in order of admission, while the budget lasts."""
-        budget = self.config.max_num_batched_tokens
-        due = self.due[self.now % self.config.block_size]
-        for number, sequence in self._to_visit(due):
-            if number not in self.running:
-                break  # preempted, and so are all behind it
-            if not budget:
-                step.starved.append(number)
-                continue
-            prefill = number in self.prefilling
-            tokens = min(self._chunk(sequence), budget) if prefill else 1
-            if (prefill or number in due) and not self._make_room(sequence, tokens, step):
-                break
-            if prefill or number in due:
-                self._allocate_slots(sequence, tokens)
-            if prefill:
-                step.chunks[number] = tokens
-            budget -= tokens
+        """Each what it lacks: one token, or the next chunk of its prefill; blocks in order.
 
-    def _to_visit(self, due) -> list[tuple[int, Sequence]]:
-        """All that run if tokens or blocks may run out, else those that need more than a token."""
-        blocks, tokens = len(due), len(self.running) - len(self.prefilling)
-        for sequence in self.prefilling.values():
-            chunk = self._chunk(sequence)
-            blocks += self._lacking_blocks(sequence, chunk)
-            tokens += chunk
-        enough = (tokens <= self.config.max_num_batched_tokens
-                  and blocks <= self.block_pool.num_free_blocks)
-        return list(({**due, **self.prefilling} if enough else self.running).items())
+        The budget can cut the last one only. All before it got what they lacked in the step before,
+        else it would not have been scheduled behind them, and they lack no more now.
+        """
+        due = self.due[self.now % self.config.block_size]
+        budget = self.config.max_num_batched_tokens - len(self.running) + len(self.prefilling)
+        blocks = len(due)
+        for number, sequence in self.prefilling.items():
+            step.chunks[number] = tokens = min(self._chunk(sequence), budget)
+            budget -= tokens
+            blocks += self._lacking_blocks(sequence, tokens)
+        if blocks <= self.block_pool.num_free_blocks:
+            for sequence, block in zip(due.values(), self.block_pool.get_new_blocks(len(due))):
+                sequence.blocks.append(block)
+            for number, sequence in self.prefilling.items():
+                self._allocate_slots(sequence, step.chunks[number])
+            return
+        for number, sequence in list(self.running.items()):
+            if number in due or number in step.chunks:
+                tokens = step.chunks.get(number, 1)
+                if self._make_room(sequence, tokens, step):
+                    self._allocate_slots(sequence, tokens)
 
     def _schedule_waiting(self, step: Step) -> None:
         """First come, first served, while tokens, places and blocks suffice for the first."""
@@ -220,6 +212,7 @@ class Scheduler:
             self._stop_decoding(sequence)
         self.waiting.appendleft(sequence)
         step.preempted.append(number)
+        step.chunks.pop(number, None)
         return sequence
 
     def _update_after_schedule(self, step: Step) -> None:
@@ -230,20 +223,16 @@ class Scheduler:
             if sequence.num_computed_tokens == sequence.num_tokens:
                 del self.prefilling[number]
                 self._start_decoding(sequence, self.now - sequence.num_computed_tokens)
-        for sequence in map(self.running.get, step.starved):
-            if sequence.decoding_since is not None:
-                self._start_decoding(sequence, self._stop_decoding(sequence) + 1)
 
     def _start_decoding(self, sequence: Sequence, since: int) -> None:
         sequence.decoding_since = since
         self.due[since % self.config.block_size][sequence.number] = sequence
         self.finishing[since + sequence.last_token][sequence.number] = sequence
 
-    def _stop_decoding(self, sequence: Sequence) -> int:
+    def _stop_decoding(self, sequence: Sequence) -> None:
         since, sequence.decoding_since = sequence.decoding_since, None
         del self.due[since % self.config.block_size][sequence.number]
         del self.finishing[since + sequence.last_token][sequence.number]
-        return since
 
     # ------------------------------------------------------------ the blocks of a request
 

@@ -96,8 +96,7 @@ class TraceRecorder:
     def add(self, step: Step, running) -> None:
         """Call it between schedule and update_from_output."""
         self.steps.append(step)
-        self.orders.append([number for number in running if number not in step.starved]
-                           if step.starved else list(running))
+        self.orders.append(list(running))
 
     def trace(self) -> Trace:
         first = np.cumsum([0, *map(len, self.orders)])
