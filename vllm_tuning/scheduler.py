@@ -196,11 +196,11 @@ class Scheduler:
     def _make_room(self, sequence: Sequence, tokens: int, step: Step) -> bool:
         """Preempt the last running request until the blocks suffice; False if it is this one."""
         while self._lacking_blocks(sequence, tokens) > self.block_pool.num_free_blocks:
-            if self._preempt_last(step) is sequence:
+            if self._preempt_request(step) is sequence:
                 return False
         return True
 
-    def _preempt_last(self, step: Step) -> Sequence:
+    def _preempt_request(self, step: Step) -> Sequence:
         """Its blocks are freed; it waits at the front, to recompute all it had."""
         number, sequence = self.running.popitem()
         sequence.lost_tokens = self.computed_tokens(sequence)

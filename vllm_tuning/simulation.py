@@ -5,6 +5,8 @@ from dataclasses import asdict, dataclass, field, replace
 
 import numpy as np
 
+from .optimum import Optimum
+from .pool import Pool
 from .scheduler import Scheduler, Step
 from .scheduler_config import Request, SchedulerConfig
 from .trace import Trace, TraceRecorder
@@ -17,8 +19,7 @@ class Summary:
 
     sched_tokens: tokens scheduled in all steps, recomputed_tokens of them for the second time,
     after a preemption. hit_tokens: not computed, thanks to prefix caching. max_run: requests;
-    max_used and mean_used: blocks taken in a step, out of the usable ones. tokens_per_step: of the
-    steps that had work; the others are idle_steps.
+    max_used and mean_used: blocks taken in a step, out of the usable ones. idle_steps had no work.
     """
 
     n_steps: int
@@ -36,12 +37,13 @@ class Summary:
 
     @property
     def tokens_per_step(self) -> float:
-        return self.sched_tokens / max(1, self.n_steps - self.idle_steps)
+        """Generated tokens in a step that had work: the throughput, with a step as its clock."""
+        return self.output_tokens / max(1, self.n_steps - self.idle_steps)
 
     @property
-    def output_tokens_per_step(self) -> float:
-        """Generated tokens a step that had work: the throughput, in steps."""
-        return self.output_tokens / max(1, self.n_steps - self.idle_steps)
+    def sched_tokens_per_step(self) -> float:
+        """Tokens scheduled in a step that had work, out of max_num_batched_tokens."""
+        return self.sched_tokens / max(1, self.n_steps - self.idle_steps)
 
     @property
     def mean_pool_use(self) -> float:
@@ -53,7 +55,7 @@ class Summary:
 
     def to_dict(self) -> dict:
         return asdict(self) | {name: getattr(self, name) for name in (
-            "tokens_per_step", "output_tokens_per_step", "mean_pool_use", "peak_pool_use")}
+            "tokens_per_step", "sched_tokens_per_step", "mean_pool_use", "peak_pool_use")}
 
 
 @dataclass(frozen=True)
@@ -81,11 +83,13 @@ def simulate(config: SchedulerConfig, requests: Iterable[Request], concurrency: 
     arrivals = _Arrivals(config, requests, concurrency, ahead=None if trace else config.max_num_seqs)
     totals, recorder = _Totals(config), TraceRecorder() if trace else None
     while arrivals.next or scheduler.running or scheduler.waiting:
+        if not trace:
+            totals.idle += arrivals.skip_idle_steps(scheduler)
         for request in arrivals.due(scheduler):
             scheduler.add_request(request)
             totals.add_request(request)
             if recorder:
-                recorder.ids.append(request.id)
+                recorder.requests.append(replace(request, at=scheduler.now))
         step = scheduler.schedule()
         if recorder:
             recorder.add(step, scheduler.running)
@@ -112,6 +116,14 @@ class _Arrivals:
             yield self.check(self.next)
             room -= 1
             self.next = next(self.requests, None)
+
+    def skip_idle_steps(self, scheduler: Scheduler) -> int:
+        """Go to the next arrival at once where nothing else is left to do."""
+        if scheduler.running or scheduler.waiting:
+            return 0
+        idle = max(0, self.next.at - scheduler.now)
+        scheduler.now += idle
+        return idle
 
 
 class _Totals:
@@ -145,7 +157,37 @@ class _Totals:
             mean_used=self.used / max(1, steps), usable_blocks=self.usable)
 
 
-# ---------------------------------------------------------------- workloads
+# ---------------------------------------------------------------- servers and workloads
+
+
+def server_at(optimum: Optimum, max_num_seqs: int | None = None,
+              max_num_batched_tokens: int | None = None, **flags) -> SchedulerConfig:
+    """The server that launches describe, with its pool at these flags: as printed, else expected.
+
+    Default: the recommended flags; for other requests the token budget that is free beside them.
+    flags: of SchedulerConfig. Raises InputError where the launches do not tell the blocks.
+    """
+    model, best = optimum.model, optimum.recommended
+    seqs, budget = max_num_seqs, max_num_batched_tokens
+    if best and not (seqs and budget):
+        seqs, budget = seqs or best.max_num_seqs, budget or (
+            Pool(model, optimum.workload, 1).free_budget(seqs) if seqs
+            else best.max_num_batched_tokens)
+    longest = max((fitted.launch.max_model_len or 0 for fitted in model.launches), default=0)
+    given = {"block_size": model.block_size, "max_model_len": longest or optimum.workload.length}
+    return SchedulerConfig(seqs, budget, _num_gpu_blocks(optimum, seqs, budget), **given | flags)
+
+
+def _num_gpu_blocks(optimum: Optimum, seqs: int | None, budget: int | None) -> int:
+    model = optimum.model
+    for launch in (fitted.launch for fitted in model.launches):
+        if (launch.max_num_seqs, launch.max_num_batched_tokens) == (seqs, budget):
+            if launch.kv_cache_tokens and not model.hybrid:
+                return launch.kv_cache_tokens // model.block_size
+    if optimum.recommended is None or optimum.recommended.kv_cache_tokens is None:
+        reason = optimum.reason or "layers of several kinds share the pool"
+        raise InputError(f"the launches do not tell num_gpu_blocks: {reason}")
+    return max(0, Pool(model, optimum.workload, 1).whole_tokens(seqs, budget)) // model.block_size
 
 
 def fixed_requests(count: int, input_len: int, output_len: int) -> Iterator[Request]:

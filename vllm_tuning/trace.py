@@ -7,21 +7,23 @@ from itertools import chain
 import numpy as np
 
 from .scheduler import Step
+from .scheduler_config import Request
 
 EVENTS = ("new", "resumed", "preempted", "finished")
 
 
 @dataclass(frozen=True)
 class Trace:
-    """Arrays of one value a step, and (step, request) pairs; a request is an index into ``ids``.
+    """Arrays of one value a step, and (step, request) pairs; a request is an index of ``requests``.
 
     running, waiting: requests, and used: blocks taken, after scheduling; used_after: blocks after
     the step's output. What step s scheduled, in order, are entries ``first[s]:first[s + 1]`` of
     ``request`` and ``tokens``. new, resumed, preempted, finished: rows (step, request). hits: rows
-    (step, request, tokens not computed thanks to prefix caching). All integers.
+    (step, request, tokens not computed thanks to prefix caching). All integers. requests: in order
+    of arrival, ``at`` the step of it.
     """
 
-    ids: tuple
+    requests: tuple[Request, ...]
     running: np.ndarray
     waiting: np.ndarray
     used: np.ndarray
@@ -41,12 +43,12 @@ class Trace:
     def scheduled(self, step: int) -> dict:
         """Tokens of each request that a step scheduled, in order."""
         part = slice(self.first[step], self.first[step + 1])
-        return {self.ids[request]: tokens for request, tokens in
+        return {self.requests[request].id: tokens for request, tokens in
                 zip(self.request[part].tolist(), self.tokens[part].tolist())}
 
     def grid(self) -> np.ndarray:
         """Tokens scheduled, one row a request and one column a step; 0 where it did not run."""
-        tokens = np.zeros((len(self.ids), len(self)), dtype=int)
+        tokens = np.zeros((len(self.requests), len(self)), dtype=int)
         tokens[self.request, np.repeat(np.arange(len(self)), np.diff(self.first))] = self.tokens
         return tokens
 
@@ -83,7 +85,7 @@ class Trace:
     def _by_step(self, name: str) -> dict[int, list[tuple]]:
         rows: dict[int, list[tuple]] = {}
         for step, request, *rest in getattr(self, name).tolist():
-            rows.setdefault(step, []).append((self.ids[request], *rest))
+            rows.setdefault(step, []).append((self.requests[request].id, *rest))
         return rows
 
 
@@ -91,7 +93,7 @@ class TraceRecorder:
     """Keeps the steps as they are made; ``trace`` turns them into arrays."""
 
     def __init__(self):
-        self.ids, self.steps, self.orders = [], [], []
+        self.requests, self.steps, self.orders = [], [], []
 
     def add(self, step: Step, running) -> None:
         """Call it between schedule and update_from_output."""
@@ -111,7 +113,7 @@ class TraceRecorder:
         hits = [(index, *hit) for index, step in enumerate(self.steps)
                 for hit in step.hits.items()]
         return Trace(
-            ids=tuple(self.ids), first=first, request=request, tokens=tokens,
+            requests=tuple(self.requests), first=first, request=request, tokens=tokens,
             hits=np.array(hits, dtype=int).reshape(-1, 3),
             **{name: np.array(pairs, dtype=int).reshape(-1, 2) for name, pairs in rows.items()},
             **{name: np.array([getattr(step, name) for step in self.steps], dtype=int)
