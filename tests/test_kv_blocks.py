@@ -12,6 +12,14 @@ def test_blocks_come_in_order_and_go_back_to_the_front_tail_first():
     assert pool.get_new_blocks(0) == []
 
 
+def test_with_prefix_caching_blocks_without_a_hash_go_to_the_front_as_well():
+    pool = BlockPool(range(1, 7), enable_caching=True)
+    first, second = pool.get_new_blocks(2), pool.get_new_blocks(2)
+    pool.free_blocks(first)
+    pool.free_blocks(second)
+    assert pool.get_new_blocks(5) == [4, 3, 2, 1, 5]
+
+
 def cached(pool, *hashes):
     blocks = pool.get_new_blocks(len(hashes))
     for block, block_hash in zip(blocks, hashes):

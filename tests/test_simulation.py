@@ -110,6 +110,13 @@ def test_closed_loop_keeps_so_many_in_flight():
     assert [request.at for request in trace.requests] == trace.new[:, 0].tolist()
 
 
+def test_a_closed_loop_counts_the_waiting_too():
+    trace = simulate(SchedulerConfig(1, 64, 100), list(fixed_requests(4, 4, 3)), concurrency=2,
+                     trace=True).trace
+    assert trace.waiting.tolist() == 9 * [1] + 3 * [0]
+    assert [request.at for request in trace.requests] == [0, 0, 3, 6]
+
+
 def test_poisson_arrivals_have_the_rate_and_a_seed():
     requests = list(poisson_arrivals(fixed_requests(20_000, 4, 3), rate=50, step_time=0.01, seed=3))
     gaps = np.diff([request.at for request in requests]) * 0.01

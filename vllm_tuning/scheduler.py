@@ -104,7 +104,7 @@ class Scheduler:
     def update_from_output(self, step: Step) -> None:
         """Requests with their last token leave, in order, and give their blocks back."""
         if done := self.finishing.get(self.now):
-            step.finished = [number for number in self.running if number in done]
+            step.finished = sorted(done)  # first come is first admitted
             for sequence in map(self.running.pop, step.finished):
                 self._free(sequence)
                 self._stop_decoding(sequence)
