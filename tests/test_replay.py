@@ -81,7 +81,7 @@ def test_a_bad_config(tmp_path, change, reason):
     ({"prompt_len": 126, "max_tokens": 4}, "129 tokens of KV cache need 9 blocks of 16"),
     ({"prompt_len": 8192}, "8194 tokens are more than max_model_len 8192"),
     ({"prompt_len": None}, r"requests\[1\].prompt_len is null"), ({"at": -1}, r"requests\[1\].at"),
-    ({"at": 10**8}, "0 to 10,000,000"), ({"prompt": [1, 2]}, "prompt has 2 tokens, prompt_len is 3"),
+    ({"at": 10**8}, "0 to 10,000,000"), ({"prompt": [1, 2]}, "2 tokens, prompt_len is 3"),
     ({"prompt": "abc"}, "expected a list of token ids"), ({"prompt": [1, 2, -1]}, "prompt is -1"),
     ({"id": [1]}, r"requests\[1\].id is \[1\]; expected a name"), ({"out": 3}, "unknown key"),
     ({"id": "b"}, "two requests have the same id")])
@@ -93,9 +93,10 @@ def test_a_bad_request(tmp_path, change, reason):
 @pytest.mark.parametrize("text, reason", [
     ("", "not JSON"), ("[]", "no config"), ("{}", "no config"), ('{"config": {}}', "no requests"),
     ('{"config": {}, "requests": []}', "config has no mns"), ("[" * 10**5, "not JSON"),
-    (b"\xff\xfe", "not JSON"), (b"\x1f\x8b\x08", "not JSON"), (gzip.compress(b"{}" * 99)[:-9], "not JSON"),
-    ('{"config": {"mns": 2, "mnbt": 16, "blocks": 9}, "requests": [3]}', r"requests\[0\] is 3"),
-    ('{"config": {"mns": 2, "mnbt": 16, "blocks": 9}, "requests": [{"id": 1}]}', "has no max_tokens")])
+    (b"\xff\xfe", "not JSON"), (b"\x1f\x8b\x08", "not JSON"),
+    (gzip.compress(b"{}" * 99)[:-9], "not JSON"),
+    (json.dumps({"config": CONFIG, "requests": [3]}), r"requests\[0\] is 3; expected an object"),
+    (json.dumps({"config": CONFIG, "requests": [{"id": 1}]}), r"requests\[0\] has no max_tokens")])
 def test_a_file_that_is_no_workload(tmp_path, text, reason):
     with pytest.raises(InputError, match=rf"^{tmp_path}/w.json: .*{reason}"):
         read_workload(written(tmp_path, text))

@@ -1,4 +1,4 @@
-"""The scheduler against vLLM's own traces, worked examples, and rules that hold for any workload."""
+"""The scheduler against vLLM's own traces, worked examples, and what holds for any workload."""
 
 import gzip
 import json
@@ -37,7 +37,8 @@ def replayed(path):
         assert ours == real
     assert len(simulation.trace) == len(document["steps"])
     assert simulation.summary.to_dict().items() >= document["summary"].items()
-    assert simulate(config, iter(sorted(requests, key=lambda r: r.at))).summary == simulation.summary
+    streamed = simulate(config, iter(sorted(requests, key=lambda request: request.at)))
+    assert streamed.summary == simulation.summary
 
 
 @pytest.mark.parametrize("path", OWN, ids=lambda path: path.name)
@@ -147,7 +148,7 @@ def test_a_long_prompt_is_cut_at_the_threshold_unless_it_is_alone():
 
 
 def test_the_last_one_is_preempted_and_computes_again():
-    """Four blocks of 4 for two requests of 4 + 8: B gives way at step 5, comes back with 8 + 1 tokens."""
+    """Four blocks of 4, two requests of 4 + 8: B gives way in step 5, comes back with 8 + 1."""
     requests = [Request("A", 4, 8), Request("B", 4, 8)]
     config = SchedulerConfig(2, 100, 5, block_size=4)
     simulation = simulate(config, requests, trace=True)
@@ -295,7 +296,7 @@ def test_a_server_that_vllm_refuses(flags, reason):
 
 
 @pytest.mark.parametrize("request_, reason", [
-    (Request("x", 10, 0), "each must be at least 1"), (Request("x", 0, 10), "each must be at least"),
+    (Request("x", 10, 0), "each must be at least 1"), (Request("x", 0, 10), "at least 1"),
     (Request("x", 64, 37), "101 tokens are more than max_model_len 100"),
     (Request("x", 64, 2), "65 tokens of KV cache need 5 blocks of 16, and the pool has 4")])
 def test_an_impossible_request_stops_before_the_first_step(request_, reason):

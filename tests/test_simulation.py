@@ -190,8 +190,10 @@ def test_launches_that_do_not_tell_the_blocks():
 def sweep(run):
     """A run's requests, drawn as its load generator drew them, as a burst."""
     draw = random.Random(1)
-    requests = [Request(f"r{i}", len([draw.randint(10, 31000) for _ in range(draw.randint(*run["inp"]))]),
-                        draw.randint(*run["out"])) for i in range(run["n"])]
+    requests = []
+    for number in range(run["n"]):
+        prompt = [draw.randint(10, 31000) for _ in range(draw.randint(*run["inp"]))]
+        requests.append(Request(f"r{number}", len(prompt), draw.randint(*run["out"])))
     caching = "--no-enable-prefix-caching" not in run["extra"]
     config = SchedulerConfig(run["mns"], run["mnbt"], 129, 32, 512, enable_prefix_caching=caching)
     return simulate(config, requests).summary

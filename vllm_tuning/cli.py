@@ -39,8 +39,8 @@ class _Arrival(click.ParamType):
                 return kind, None
         except ValueError:
             pass
-        self.fail(f"{value!r}; write burst, closed:64 (so many in flight) or poisson:2.5 (a second)",
-                  param, ctx)
+        self.fail(f"{value!r}; write burst, closed:64 (in flight) or poisson:2.5 (a second)", param,
+                  ctx)
 
 
 class _Commands(click.Group):
@@ -181,7 +181,8 @@ def report(launches, input_len, output_len, config, folder):
 @click.argument("launches", nargs=-1)
 @click.option("--workload", metavar="FILE", help="A JSON file of config and requests (or .gz).")
 @click.option("--trace", "output", metavar="OUT", help="Write what every step does, as JSON.")
-@click.option("--max-num-seqs", type=_Size(), metavar="N", help="With LAUNCHES: else as recommended.")
+@click.option("--max-num-seqs", type=_Size(), metavar="N",
+              help="With LAUNCHES: else as recommended.")
 @click.option("--max-num-batched-tokens", type=_Size(), metavar="N",
               help="With LAUNCHES: else what is free of charge.")
 @click.option("--num-gpu-blocks", type=_Size(), metavar="N",
@@ -267,7 +268,7 @@ def _server(launches, config, input_len, output_len, num_gpu_blocks, **options):
 
 @contextlib.contextmanager
 def _progress(count: int):
-    """A bar on stderr, on a terminal only; yields what to call with the number of the newly done."""
+    """A bar on stderr, on a terminal only; what to call with the number of the newly done."""
     if not _on_a_terminal():
         yield None
         return

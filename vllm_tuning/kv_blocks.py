@@ -7,10 +7,10 @@ from itertools import islice
 class BlockPool:
     """Physical blocks of the KV cache, each of ``block_size`` token slots.
 
-    Blocks are taken from the front of the free list. A block that was never filled, or whose
-    contents cannot be hit, goes back to the front; one with a hash goes to the back, where it can
-    be hit until the list reaches it (LRU eviction). So the list is always three parts in a row:
-    ``reusable`` (the last first), ``unused`` (in their own order), ``evictable`` (the oldest first).
+    Blocks are taken from the front of the free list. A block whose contents cannot be hit goes
+    back to the front; one with a hash goes to the back, where it can be hit until it is taken
+    again (LRU eviction). So the list is always three parts in a row: ``reusable`` (the last
+    first), ``unused`` (in their own order) and ``evictable`` (the oldest first).
 
     block_ids: the physical blocks in the order of their first use.
     """

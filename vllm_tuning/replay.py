@@ -1,4 +1,4 @@
-"""Workloads and traces as JSON files, plain or gzip: ``config``, ``requests``, ``steps``, ``summary``.
+"""Workloads and traces as JSON (or .gz): ``config``, ``requests``, ``summary``, ``steps``.
 
 A trace of the real scheduler in this format is a workload too: its steps are not read.
 """
@@ -45,7 +45,8 @@ def read_workload(path: str | os.PathLike) -> tuple[SchedulerConfig, list[Reques
         raise InputError(f"{path}: {error}") from None
 
 
-def write_trace(path: str | os.PathLike, simulation: Simulation, document: dict | None = None) -> None:
+def write_trace(path: str | os.PathLike, simulation: Simulation,
+                document: dict | None = None) -> None:
     """A traced simulation as JSON, gzip where the name ends in .gz.
 
     document: the workload's own, whose config and requests are kept as they are.

@@ -63,7 +63,7 @@ class Step:
 
 
 class Scheduler:
-    """``add_request`` as they arrive; then ``schedule`` and ``update_from_output``, step by step."""
+    """``add_request`` when one arrives; a step is ``schedule``, then ``update_from_output``."""
 
     def __init__(self, config: SchedulerConfig, block_pool: BlockPool | None = None):
         self.config = config
@@ -103,12 +103,11 @@ class Scheduler:
 
     def update_from_output(self, step: Step) -> None:
         """Requests with their last token leave, in order, and give their blocks back."""
-        if done := self.finishing.get(self.now):
-            step.finished = sorted(done)  # first come is first admitted
-            for sequence in map(self.running.pop, step.finished):
-                self._free(sequence)
-                self._stop_decoding(sequence)
-        self.finishing.pop(self.now, None)
+        step.finished = sorted(self.finishing[self.now])  # who came first was admitted first
+        for sequence in map(self.running.pop, step.finished):
+            self._free(sequence)
+            self._stop_decoding(sequence)
+        del self.finishing[self.now]
         step.used_after = self.block_pool.used
 
     def computed_tokens(self, sequence: Sequence) -> int:

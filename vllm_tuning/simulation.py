@@ -80,7 +80,7 @@ def simulate(config: SchedulerConfig, requests: Iterable[Request], concurrency: 
     if isinstance(requests, Sequence):
         requests = sorted(map(config.check, requests), key=lambda request: request.at)
     scheduler = Scheduler(config)
-    arrivals = _Arrivals(config, requests, concurrency, ahead=None if trace else config.max_num_seqs)
+    arrivals = _Arrivals(config, requests, concurrency, read_all=trace)
     totals, recorder = _Totals(config), TraceRecorder() if trace else None
     while arrivals.next or scheduler.running or scheduler.waiting:
         if not trace:
@@ -101,12 +101,15 @@ def simulate(config: SchedulerConfig, requests: Iterable[Request], concurrency: 
 
 
 class _Arrivals:
-    """The requests that have arrived by a step, read no further ahead than the scheduler can see."""
+    """Requests as they arrive; unless ``read_all`` no more of them than a step can admit.
 
-    def __init__(self, config, requests, concurrency, ahead):
+    One more is read: whether a request is alone makes a difference.
+    """
+
+    def __init__(self, config, requests, concurrency, read_all):
         self.check, self.requests = config.check, iter(requests)
         self.concurrency = concurrency or float("inf")
-        self.most_waiting = float("inf") if ahead is None else ahead + 1
+        self.most_waiting = float("inf") if read_all else config.max_num_seqs + 1
         self.next = next(self.requests, None)
 
     def due(self, scheduler: Scheduler) -> Iterator[Request]:
@@ -198,7 +201,7 @@ def fixed_requests(count: int, input_len: int, output_len: int) -> Iterator[Requ
 
 def poisson_arrivals(requests: Iterable[Request], rate: float, step_time: float,
                      seed: int = 0) -> Iterator[Request]:
-    """The requests at random times, ``rate`` a second on average; a step takes step_time seconds."""
+    """The requests at random times, ``rate`` a second; a step takes ``step_time`` seconds."""
     if not (0 < rate < float("inf") and 0 < step_time < float("inf")):
         raise InputError(f"rate {rate:g} a second and step time {step_time:g} s must be above 0")
     draw, now = np.random.default_rng(seed), 0.0

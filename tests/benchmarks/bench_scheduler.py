@@ -50,7 +50,7 @@ def compare(name, config, requests, limits) -> list[str]:
 
 
 def peak_memory(count: int) -> int:
-    """Bytes of a process that streams so many requests; at least those of the one that starts it."""
+    """Bytes of a process that streams so many requests, no less than of the one that starts it."""
     code = f"import bench_scheduler as bench; bench.stream({count})"
     done = subprocess.run([sys.executable, "-c", code], cwd=sys.path[0], check=True,
                           capture_output=True, text=True)
