@@ -1,5 +1,6 @@
 """The command line: parse, call, print. Exit 0; 2 on bad usage; 1 with one line on bad input."""
 
+import contextlib
 import errno
 import json
 import sys
@@ -22,6 +23,24 @@ class _Size(click.ParamType):
         if size < 1:
             self.fail("must be at least 1 token", param, ctx)
         return size
+
+
+class _Arrival(click.ParamType):
+    name = "arrival"
+
+    def convert(self, value, param, ctx):
+        kind, _, number = value.partition(":")
+        try:
+            if kind == "poisson" and 0 < float(number) < float("inf"):
+                return kind, float(number)
+            if kind == "closed" and parse_size(number) > 0:
+                return kind, parse_size(number)
+            if value == "burst":
+                return kind, None
+        except ValueError:
+            pass
+        self.fail(f"{value!r}; write burst, closed:64 (in flight) or poisson:2.5 (a second)", param,
+                  ctx)
 
 
 class _Commands(click.Group):
@@ -152,7 +171,7 @@ def report(launches, input_len, output_len, config, folder):
 
     if "-" in launches:
         raise InputError("-: report reads its launches twice; save the log to a file first")
-    progress = sys.stderr.isatty()
+    progress = _on_a_terminal()
     for done in write_reports(by_model(launches), input_len, output_len, folder, config=config):
         if progress:
             click.echo(f"{done.notebook}", err=True)
@@ -160,6 +179,110 @@ def report(launches, input_len, output_len, config, folder):
             click.echo(click.style(f"{done.html.stem}: ", bold=True), nl=False)
         click.echo(answer_text(done.optimum, click.style))
         click.echo(f"\nReport: {done.html}")
+
+
+@main.command()
+@click.argument("launches", nargs=-1)
+@click.option("--workload", metavar="FILE", help="A JSON file of config and requests (or .gz).")
+@click.option("--trace", "output", metavar="OUT", help="Write what every step does, as JSON.")
+@click.option("--max-num-seqs", type=_Size(), metavar="N",
+              help="With LAUNCHES: else as recommended.")
+@click.option("--max-num-batched-tokens", type=_Size(), metavar="N",
+              help="With LAUNCHES: else what is free of charge.")
+@click.option("--num-gpu-blocks", type=_Size(), metavar="N",
+              help="The pool, as vLLM prints it; or name LAUNCHES.")
+@click.option("--input-len", type=_Size(), metavar="N", help="Prompt tokens of a request.")
+@click.option("--output-len", type=_Size(), metavar="N", help="Generated tokens of a request.")
+@click.option("--requests", type=_Size(), metavar="N", help="How many.")
+@click.option("--arrival", type=_Arrival(), metavar="burst|closed:N|poisson:RATE", default="burst",
+              help="All at once (the default), N in flight, or at random, RATE a second.")
+@click.option("--step-time", type=float, metavar="S", help="Seconds a step takes, for poisson.")
+@click.option("--seed", type=click.IntRange(0), metavar="N", default=0, help="Of poisson (0).")
+@click.option("--block-size", type=_Size(), metavar="N", help="Else of the launches, or 16.")
+@click.option("--max-model-len", type=_Size(), metavar="N",
+              help="Else of the launches, or a request's length.")
+@click.option("--watermark", type=float, metavar="X", help="Part of the pool that stays free.")
+@click.option("--long-prefill-token-threshold", type=click.IntRange(0), metavar="N",
+              help="The largest chunk of a prompt; 0 is no limit.")
+@click.option("--prefix-caching/--no-prefix-caching", "enable_prefix_caching", default=None,
+              help="Default: without.")
+@click.option("--no-chunked-prefill", "enable_chunked_prefill", type=bool, flag_value=False,
+              default=None, help="A prompt is taken whole or not yet.")
+@_config
+@_json
+def simulate(launches, workload, output, config, as_json, arrival, step_time, seed, **options):
+    """The V1 scheduler on a workload, step by step: preemptions, use of the pool, tokens a step.
+
+    The workload is a FILE (in the format of traces, so that one can be replayed), or requests of
+    one length on a server with these flags. LAUNCHES tell its pool instead of --num-gpu-blocks.
+    """
+    from .replay import config_to_json, read_workload, write_trace
+    from .simulation import fixed_requests, poisson_arrivals
+    from .simulation import simulate as run
+    from .terminal import simulation_text
+
+    kind, number = arrival
+    document = None
+    if (kind == "poisson") != (step_time is not None):
+        raise click.UsageError("--arrival poisson:RATE and --step-time SECONDS go together")
+    if workload:
+        if launches or config or kind != "burst" or any(v is not None for v in options.values()):
+            raise click.UsageError("--workload FILE has its own server and requests")
+        server, requests, document = read_workload(workload)
+        count = len(requests)
+    else:
+        lengths = [options.pop(name) for name in ("input_len", "output_len")]
+        count = options.pop("requests")
+        if None in (count, *lengths):
+            raise click.UsageError("give --workload, or --input-len, --output-len and --requests")
+        server = _server(launches, config, *lengths, **options)
+        server.check(next(fixed_requests(1, *lengths)))
+        requests = fixed_requests(count, *lengths)
+        if kind == "poisson":
+            requests = poisson_arrivals(requests, number, step_time, seed)
+    with _progress(count) as progress:
+        done = run(server, requests, number if kind == "closed" else None, bool(output), progress)
+    if output:
+        write_trace(output, done, document)
+    click.echo(json.dumps({"config": config_to_json(server), "summary": done.summary.to_dict()},
+                          indent=2, allow_nan=False) if as_json
+               else simulation_text(done, click.style))
+
+
+def _server(launches, config, input_len, output_len, num_gpu_blocks, **options):
+    """The flags to simulate: given, or those of LAUNCHES with the pool expected at them."""
+    from .scheduler_config import SchedulerConfig
+
+    flags = {name: value for name, value in options.items() if value is not None}
+    if bool(launches) == bool(num_gpu_blocks):
+        raise click.UsageError("give either --num-gpu-blocks or LAUNCHES")
+    if launches:
+        from .memory_model import model_of
+        from .optimum import find_optimum
+        from .simulation import server_at
+        from .workload import Workload
+
+        return server_at(find_optimum(model_of(launches, config), Workload(input_len, output_len)),
+                         **flags)
+    if not {"max_num_seqs", "max_num_batched_tokens"} <= flags.keys():
+        raise click.UsageError("give --max-num-seqs and --max-num-batched-tokens, or LAUNCHES")
+    return SchedulerConfig(num_gpu_blocks=num_gpu_blocks,
+                           **{"max_model_len": input_len + output_len} | flags)
+
+
+@contextlib.contextmanager
+def _progress(count: int):
+    """A bar on stderr, on a terminal only; what to call with the number of the newly done."""
+    if not _on_a_terminal():
+        yield None
+        return
+    with click.progressbar(length=count, label="requests", file=sys.stderr,
+                           update_min_steps=max(1, count // 200)) as bar:
+        yield bar.update
+
+
+def _on_a_terminal() -> bool:
+    return sys.stderr.isatty()
 
 
 def _dump(record) -> str:

@@ -4,8 +4,10 @@ import math
 import textwrap
 from pathlib import Path
 
+from .gaps import serve_flags
 from .memory_model import MemoryModel
 from .optimum import Optimum, Recommended
+from .simulation import Simulation
 from .uncertain import is_known
 from .units import GIB
 
@@ -147,6 +149,26 @@ def fit_text(model: MemoryModel, paint=plain) -> str:
     if len(model.launches) > 40:
         lines.append(f"  ... and {len(model.launches) - 40} more (all with --json)")
     return "\n".join([*lines, *_next_steps(model, paint), *_warnings(model.notices, paint)])
+
+
+def simulation_text(simulation: Simulation, paint=plain) -> str:
+    """What a simulation comes to: steps, tokens per step, the pool, preemptions."""
+    config, summary = simulation.config, simulation.summary
+    again = summary.recomputed_tokens / max(1, summary.sched_tokens)
+    rows = [("steps", f"{summary.n_steps:,}", f"{summary.idle_steps:,} of them idle"),
+            ("tokens per step", f"{summary.tokens_per_step:,.1f}",
+             f"generated; {summary.sched_tokens_per_step:,.1f} scheduled"),
+            ("requests at once", f"{summary.max_run:,}", "at most"),
+            ("pool use", f"{summary.mean_pool_use:.1%}",
+             f"mean of the steps; at most {summary.peak_pool_use:.1%}"),
+            ("preemptions", f"{summary.n_preempt:,}",
+             f"{summary.recomputed_tokens:,} tokens computed again ({again:.1%} of all)"),
+            ("prefix cache hits", f"{summary.hit_tokens:,}", "tokens not computed")]
+    flags = serve_flags(config.max_num_seqs, config.max_num_batched_tokens)
+    return "\n".join([
+        paint(f"{summary.n_requests:,} requests, {flags}", bold=True),
+        f"{summary.usable_blocks:,} blocks of {config.block_size} tokens", "",
+        *(f"  {name:<20}{value:>12}   {note}" for name, value, note in rows)])
 
 
 def _next_steps(model: MemoryModel, paint) -> list[str]:

@@ -1,0 +1,122 @@
+"""vllm-tuning simulate: the contract of its files, its JSON and its errors."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from vllm_tuning.cli import main
+from vllm_tuning.replay import read_workload
+
+from test_scheduler import OWN
+
+FLAGS = ["--max-num-seqs", "16", "--max-num-batched-tokens", "512", "--num-gpu-blocks", "97"]
+LENGTHS = ["--input-len", "128", "--output-len", "64", "--requests", "64"]
+
+
+def run(*args):
+    return CliRunner().invoke(main, ["simulate", *map(str, args)])
+
+
+@pytest.mark.parametrize("name", ["out.json", "out.json.gz"])
+def test_a_trace_of_the_real_scheduler_comes_back_step_by_step(tmp_path, name):
+    for path in OWN:
+        result = run("--workload", path, "--trace", tmp_path / name)
+        assert result.exit_code == 0 and result.stderr == ""
+        real, ours = (read_workload(file)[2] for file in (path, tmp_path / name))
+        assert ours["steps"] == real["steps"]
+        assert (ours["config"], ours["requests"]) == (real["config"], real["requests"])
+        assert ours["summary"].items() >= real["summary"].items()
+
+
+def test_json_holds_the_server_and_the_summary():
+    """64 requests of 12 blocks on a pool of 96: eight fit when full, more are let in."""
+    result = run(*FLAGS, *LENGTHS, "--json")
+    answer = json.loads(result.stdout)
+    assert result.exit_code == 0 and result.stderr == ""
+    assert answer["config"]["blocks"] == 97 and answer["config"]["max_model_len"] == 192
+    summary = answer["summary"]
+    assert (summary["n_requests"], summary["max_used"], summary["usable_blocks"]) == (64, 96, 96)
+    assert summary["n_preempt"] > 0 and summary["sched_tokens"] == (
+        64 * 191 + summary["recomputed_tokens"])
+    few = json.loads(run(*FLAGS, "--max-num-seqs", "8", *LENGTHS, "--json").stdout)["summary"]
+    assert few["n_preempt"] == few["recomputed_tokens"] == 0
+
+
+def test_arrivals_and_options(tmp_path):
+    def summary(*args):
+        return json.loads(run(*FLAGS, *LENGTHS, "--json", *args).stdout)["summary"]
+
+    assert summary("--arrival", "burst") == summary()
+    assert summary("--arrival", "closed:2")["max_run"] == 2
+    apart = ("--arrival", "poisson:0.1", "--step-time", "0.02")
+    assert summary(*apart)["idle_steps"] > 0 and summary(*apart) == summary(*apart, "--seed", "0")
+    assert summary(*apart) != summary(*apart, "--seed", "1")
+    assert summary("--no-chunked-prefill") != summary()
+    assert summary("--watermark", "0.2")["n_preempt"] < summary()["n_preempt"]
+    assert summary("--prefix-caching")["hit_tokens"] > 0
+    assert summary("--no-prefix-caching")["hit_tokens"] == 0
+    assert summary("--block-size", "32")["n_preempt"] == 0
+    out = tmp_path / "out.json"
+    run(*FLAGS, *LENGTHS, "--long-prefill-token-threshold", "100", "--trace", out)
+    config, requests, document = read_workload(out)
+    assert config.long_prefill_token_threshold == 100 and len(requests) == 64
+    assert document["steps"][0]["sched"][0] == ["r0", 100]
+
+
+def test_launches_give_the_pool_and_the_flags():
+    lengths = ["--input-len", "1K", "--output-len", "256", "--requests", "400"]
+    answer = json.loads(run("llama-3-8b-2-layers", *lengths, "--json").stdout)
+    best = json.loads(CliRunner().invoke(main, [
+        "recommend", "llama-3-8b-2-layers", "--input-len", "1024", "--output-len", "256",
+        "--json"]).stdout)["recommended"]
+    assert answer["config"]["mns"] == best["max_num_seqs"]
+    assert answer["config"]["blocks"] * answer["config"]["block_size"] == best["kv_cache_tokens"]
+    assert answer["summary"]["n_preempt"] == 0
+
+
+def test_the_answer_is_a_table_of_80_columns_without_a_progress_bar():
+    result = run(*FLAGS, *LENGTHS)
+    assert result.exit_code == 0 and result.stderr == "" and "preemptions" in result.stdout
+    assert all(len(line) <= 80 for line in result.stdout.splitlines())
+
+
+def test_the_progress_bar_is_on_stderr_of_a_terminal(monkeypatch):
+    monkeypatch.setattr("vllm_tuning.cli._on_a_terminal", lambda: True)
+    result = run(*FLAGS, *LENGTHS, "--json")
+    assert "requests" in result.stderr and json.loads(result.stdout)["summary"]["n_requests"] == 64
+
+
+@pytest.mark.parametrize("args", [
+    [], LENGTHS, FLAGS, [*FLAGS, *LENGTHS, "llama-3-8b-2-layers"], [*FLAGS[:4], *LENGTHS],
+    [*FLAGS[2:], *LENGTHS], [*FLAGS, *LENGTHS[:4]], ["--workload", "x.json", *FLAGS],
+    ["--workload", "x.json", "--arrival", "closed:3"],
+    [*FLAGS, *LENGTHS, "--arrival", "poisson:3"], [*FLAGS, *LENGTHS, "--step-time", "0.1"],
+    *([*FLAGS, *LENGTHS, "--arrival", text] for text in (
+        "closed", "closed:0", "closed:x", "poisson:nan", "poisson:-1", "poisson:", "often")),
+    [*FLAGS, *LENGTHS[:2], "--output-len", "0", *LENGTHS[4:]]])
+def test_bad_usage_exits_2(args):
+    assert run(*args).exit_code == 2
+
+
+@pytest.mark.parametrize("args, reason", [
+    (["--max-num-batched-tokens", "15"], "max_num_batched_tokens 15 is below max_num_seqs 16"),
+    (["--num-gpu-blocks", "12"], "need 12 blocks of 16, and the pool has 11"),
+    (["--max-model-len", "191"], "192 tokens are more than max_model_len 191"),
+    (["--watermark", "1"], "watermark is 1"), (["--num-gpu-blocks", "1"], "null block"),
+    (["--no-chunked-prefill", "--max-model-len", "513"], "below max_model_len 513"),
+    (["--arrival", "poisson:1", "--step-time", "nan"], "step time nan s must be above 0"),
+    (["--trace", "no/such/folder/out.json"], "No such file")])
+def test_bad_input_exits_1_with_one_line(args, reason):
+    result = run(*FLAGS, *LENGTHS, *args)
+    assert result.exit_code == 1 and result.stdout == ""
+    assert result.stderr.startswith("vllm-tuning: ") and result.stderr.count("\n") == 1
+    assert reason in result.stderr
+
+
+def test_a_missing_or_broken_workload_is_one_line(tmp_path):
+    (tmp_path / "w.json").write_text("{")
+    for path in (tmp_path / "w.json", tmp_path / "none.json", tmp_path):
+        result = run("--workload", path)
+        assert result.exit_code == 1 and result.stderr.startswith(f"vllm-tuning: {path}: ")
+        assert result.stderr.count("\n") == 1
