@@ -1,0 +1,245 @@
+"""The explorer: sliders for the requests and the server, and the figures and flags that follow.
+
+The only module that imports ipywidgets. Every control is an attribute, so that
+``explorer.input_len.value = 512`` does what a hand does.
+"""
+
+import base64
+from html import escape
+
+import numpy as np
+from ipywidgets import (HTML, Button, Dropdown, FloatLogSlider, FloatSlider, HBox, Image, Layout,
+                        SelectionSlider, Text, ToggleButtons, VBox)
+
+from .gaps import serve_flags
+from .launches import DATA
+from .memory_model import model_of
+from .optimum import find_optimum
+from .pictures import pictures, png
+from .pool import Pool
+from .scenario import fixed_settings, setting, what_if
+from .terminal import answer_text
+from .units import GIB, InputError
+from .workload import Workload
+
+LENGTH, UTILIZATION, MEMORY = (1, 2**20), (0.05, 1.0), (2.0, 512.0)  # tokens, fraction, GiB
+FACTORS = (0.25, 0.35, 0.5, 0.71, 0.84, 1.0, 1.19, 1.41, 2.0, 2.83, 4.0)
+LABELLED = {"style": {"description_width": "10em"}, "layout": Layout(width="26em")}
+ROW = Layout(flex_flow="row wrap", align_items="flex-start")
+SENT = {"gpu_memory_utilization": "utilization", "total_memory": "total_memory",
+        "kv_cache_dtype": "kv_cache_dtype"}  # settings of a scenario, and their controls
+
+
+class Explorer(VBox):
+    """Sliders that start at the given values; figures and answer of wherever they stand.
+
+    launches: a carried data set, a launches.csv, a folder of one, or a server log. input_len and
+    output_len: tokens. utilization: a fraction; None is that of the launches. ``optimum`` is the
+    answer shown, None where ``answer`` says why there is none.
+    """
+
+    def __init__(self, launches, input_len, output_len, utilization=None):
+        self.complaints, self.optimum, self.chosen = [], None, None
+        self._model = self._problem = None
+        self._at_once = False
+        names = sorted(path.parent.name for path in DATA.glob("*/launches.csv"))
+        self.data_set = Dropdown(options=names, value=launches if launches in names else None,
+                                 description="data set", **LABELLED)
+        self.path = Text("" if launches in names else str(launches), description="or a path",
+                         placeholder="launches.csv, its folder, or a log",
+                         continuous_update=False, **LABELLED)
+        self.input_len, self.output_len = (
+            FloatLogSlider(self._within(name, value, *LENGTH), base=2, min=0, max=20, step=1 / 8,
+                           readout_format=",.0f", description=f"{name[:-4]} (tokens)", **LABELLED)
+            for name, value in (("input_len", input_len), ("output_len", output_len)))
+        self.utilization = FloatSlider(0.9, min=UTILIZATION[0], max=UTILIZATION[1], step=0.01,
+                                       readout_format=".3g", description="utilization", **LABELLED)
+        self.total_memory = FloatLogSlider(16, base=2, min=1, max=9, step=1 / 16,
+                                           readout_format=".2f", description="GPU memory (GiB)",
+                                           **LABELLED)
+        self.kv_cache_dtype = ToggleButtons(options=[("as launched", None), ("fp8", "fp8")],
+                                            description="KV dtype", **LABELLED)
+        options = [("recommended" if factor == 1 else f"× {factor:g}", factor) for factor in FACTORS]
+        self.mns, self.mnbt = (SelectionSlider(options=options, value=1.0, description=name, **LABELLED)
+                               for name in ("mns", "mnbt"))
+        self.reset_button = Button(description="Reset", tooltip="All sliders back to the start",
+                                   layout=Layout(margin="2px 2px 2px 10.5em"))
+        self.answer, self.notes = HTML(), HTML()
+        self.images = [Image(format="png", layout=Layout(max_width="100%")) for _ in range(3)]
+        self._pictures = pictures()
+        self._start = {"input_len": self.input_len.value, "output_len": self.output_len.value}
+        if utilization is not None:
+            self._start["utilization"] = self._within("utilization", utilization, *UTILIZATION)
+        controls = HBox([VBox([self.input_len, self.output_len, self.mns, self.mnbt]),
+                         VBox([self.utilization, self.total_memory, self.kv_cache_dtype]),
+                         VBox([self.data_set, self.path, self.reset_button])], layout=ROW)
+        super().__init__([controls, self.answer, HBox(self.images, layout=ROW), self.notes])
+        self.data_set.observe(self._pick, "value")
+        self.path.observe(self._load, "value")
+        self.reset_button.on_click(self.reset)
+        for name in ("input_len", "output_len", "mns", "mnbt", *SENT.values()):
+            getattr(self, name).observe(self._update, "value")
+        self._load()
+        self.reset()
+
+    def reset(self, _=None) -> None:
+        """All sliders back to where they started; the data set stays."""
+        self._set(**self._launched | self._start, mns=1.0, mnbt=1.0)
+
+    def _within(self, name, value, low, high) -> float:
+        """The value as a slider can show it; a complaint where that is another one."""
+        try:
+            number = float(value)
+        except (TypeError, ValueError):
+            number = float("nan")
+        shown = min(max(number, low), high) if number == number else low
+        if shown != number:
+            self.complaints.append(f"{name} {value} is not between {low:,} and {high:,}: the slider "
+                                   f"starts at {shown:,.6g}.")
+        return shown
+
+    def _set(self, **values) -> None:
+        """Move several controls, with one update."""
+        self._at_once = True
+        try:
+            for name, value in values.items():
+                getattr(self, name).value = value
+        finally:
+            self._at_once = False
+        self._update()
+
+    # ------------------------------------------------------------ what a change does
+
+    def _pick(self, change) -> None:
+        """A data set out of the list takes the place of a path."""
+        if change.new is None:
+            return
+        if self.path.value:
+            self.path.value = ""  # which loads
+        else:
+            self._load()
+
+    def _load(self, _=None) -> None:
+        """Fit the launches that are named; sliders of the server back to what was launched."""
+        source = self.path.value.strip() or self.data_set.value or ""
+        if self.path.value and self.data_set.value:
+            self.data_set.value = None
+        self._model, self._problem = None, None
+        try:
+            self._model = model_of(["./-" if source == "-" else source])
+        except (InputError, OSError) as error:
+            self._problem = str(error)
+        self._pictures = pictures()
+        self._fixed, self._launched = dict.fromkeys(SENT, "no launch is read"), {}
+        if self._model:
+            self._fixed = fixed_settings(self._model)
+        if "total_memory" not in self._fixed:
+            memory = setting(self._model, "total_memory") / GIB
+            self._launched = {"utilization": setting(self._model, "gpu_memory_utilization"),
+                              "total_memory": min(max(memory, MEMORY[0]), MEMORY[1])}
+        self._launched["kv_cache_dtype"] = None
+        for name, control in SENT.items():
+            getattr(self, control).layout.display = "none" if name in self._fixed else None
+        self._set(**self._launched, mns=1.0, mnbt=1.0)
+
+    def _update(self, _=None) -> None:
+        if self._at_once:
+            return
+        try:
+            if self._problem:
+                raise InputError(self._problem)
+            self._show(find_optimum(what_if(self._model, **self._settings()), Workload(
+                round(self.input_len.value), round(self.output_len.value))))
+        except InputError as error:
+            self.optimum = self.chosen = None
+            for image, picture in zip(self.images, self._pictures):
+                image.value = picture.say(f"No figure: {error}")
+            self.answer.value = f"<p><strong>No answer.</strong> {escape(str(error))}</p>"
+            self._note()
+
+    def _settings(self) -> dict:
+        """What the sliders of the server change of the launches."""
+        moved = {name: getattr(self, control).value for name, control in SENT.items()
+                 if name not in self._fixed
+                 and getattr(self, control).value != self._launched[control]}
+        if "total_memory" in moved:
+            moved["total_memory"] *= GIB
+        return moved
+
+    def _show(self, optimum) -> None:
+        best = optimum.recommended
+        factors = self.mns.value, self.mnbt.value
+        self.optimum, self.chosen = optimum, best and factors != (1, 1) and (
+            max(1, round(best.max_num_seqs * factors[0])),
+            max(1, round(best.max_num_batched_tokens * factors[1]))) or None
+        for image, picture in zip(self.images, self._pictures):
+            image.value = picture.show(optimum.model, optimum, self.chosen)
+        self.answer.value = _answer(optimum, self.chosen, self._settings())
+        self._note()
+
+    def _note(self) -> None:
+        """What the sliders cannot do here."""
+        off = not (self.optimum and self.optimum.recommended)
+        for control in (self.mns, self.mnbt):
+            control.layout.display = "none" if off else None
+        hidden = {getattr(self, SENT[name]).description: why for name, why in self._fixed.items()}
+        if off:
+            hidden |= dict.fromkeys(("mns", "mnbt"), "there is no recommended point to leave")
+        lines = self.complaints + [
+            f"No slider for {' and '.join(name for name in hidden if hidden[name] == why)}: {why}."
+            for why in dict.fromkeys(hidden.values())]
+        self.notes.value = "".join(f"<div>{escape(line)}</div>" for line in lines)
+
+    def _repr_mimebundle_(self, **kwargs):
+        """Beside the live view: the same pictures and the answer, for readers without a kernel."""
+        bundle = super()._repr_mimebundle_(**kwargs)
+        stack = np.vstack([picture.pixels for picture in self._pictures])
+        bundle["image/png"] = base64.b64encode(png(stack)).decode()
+        bundle["text/plain"] = self.text
+        return bundle
+
+    @property
+    def text(self) -> str:
+        """The answer as ``vllm-tuning recommend`` prints it; else why there is none."""
+        return answer_text(self.optimum) if self.optimum else f"No answer. {self._problem}"
+
+
+def _answer(optimum, chosen, settings) -> str:
+    """HTML: the flags, the pool to expect, what leaving the recommended point costs, warnings."""
+    best, work = optimum.recommended, optimum.workload
+    asked = f"Requests of {work.input_len:,} + {work.output_len:,} = {work.length:,} tokens"
+    if best is None:
+        parts = [f"<strong>No recommendation.</strong> {asked}: {escape(optimum.reason)}."]
+        parts += [f"Launch next: <code>{launch.flags}</code> ({escape(launch.why)})"
+                  for launch in optimum.model.next_launches]
+    else:
+        flags = best.flags + "".join(
+            f" --{name.replace('_', '-')} {value:g}" if isinstance(value, float) else
+            f" --{name.replace('_', '-')} {value}" for name, value in settings.items()
+            if name != "total_memory")
+        tokens = (f"{best.kv_cache_tokens:,} ± {best.kv_cache_tokens_stderr:,.0f} tokens of KV cache "
+                  if best.kv_cache_tokens is not None else "A KV cache ")
+        parts = [f"<code><strong>{flags}</strong></code>",
+                 f"{asked}. {tokens}({best.kv_cache / GIB:.2f} GiB) to expect: "
+                 f"{best.concurrency:,.1f} full requests, so {best.max_num_seqs:,} at once never "
+                 f"preempt ({optimum.proviso})."]
+        parts += [_cost(optimum, *chosen)] if chosen else []
+    warnings = [f"<li><strong>{n.name}</strong> {escape(n.text)}</li>" for n in optimum.notices]
+    return "".join(f"<div>{part}</div>" for part in parts) + (
+        f"<details><summary>Warnings: {len(warnings)}</summary><ul>{''.join(warnings)}</ul>"
+        "</details>") * bool(warnings)
+
+
+def _cost(optimum, seqs, tokens) -> str:
+    """What other flags cost: the pool, the full requests that fit, and whether any can preempt."""
+    pool, best = Pool(optimum.model, optimum.workload, 1), optimum.recommended
+    size = optimum.model.pool(seqs, tokens).n
+    said = (f"<code>{serve_flags(seqs, tokens)}</code> instead: a pool of {size / GIB:.2f} GiB, "
+            f"{(size - best.kv_cache) / GIB:+.2f} GiB. ")
+    if tokens < seqs:
+        return said + "vLLM refuses max_num_batched_tokens below max_num_seqs."
+    if size <= 0:
+        return said + "The server would not start: nothing is left for the KV cache."
+    said += f"It holds {pool.concurrency(seqs, tokens):,.1f} full requests: "
+    return said + (f"{seqs:,} at once never preempt ({optimum.proviso})."
+                   if pool.fits(seqs, tokens) else f"{seqs:,} at once can preempt.")
