@@ -8,8 +8,7 @@ import base64
 from html import escape
 
 import numpy as np
-from ipywidgets import (HTML, Button, Dropdown, FloatLogSlider, FloatSlider, HBox, Image, Layout,
-                        SelectionSlider, Text, ToggleButtons, VBox)
+from ipywidgets import HTML, Button, Dropdown, HBox, Image, Layout, SelectionSlider, Text, VBox
 
 from .gaps import serve_flags
 from .launches import DATA
@@ -22,12 +21,34 @@ from .terminal import answer_text
 from .units import GIB, InputError
 from .workload import Workload
 
-LENGTH, UTILIZATION, MEMORY = (1, 2**20), (0.05, 1.0), (2.0, 512.0)  # tokens, fraction, GiB
-FACTORS = (0.25, 0.35, 0.5, 0.71, 0.84, 1.0, 1.19, 1.41, 2.0, 2.83, 4.0)
-LABELLED = {"style": {"description_width": "10em"}, "layout": Layout(width="26em")}
+LENGTHS = sorted({round(2 ** (eighth / 8)) for eighth in range(161)})  # tokens, to 1 Mi
+UTILIZATIONS = [percent / 100 for percent in range(5, 101)]
+MEMORIES = [4, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128, 141, 192, 288]  # GiB
+FACTORS = [2 ** (quarter / 4) for quarter in range(-8, 9)]  # times the recommended, 1/4 to 4
+LABELLED = {"style": {"description_width": "12em"}, "layout": Layout(width="30em")}
 ROW = Layout(flex_flow="row wrap", align_items="flex-start")
 SENT = {"gpu_memory_utilization": "utilization", "total_memory": "total_memory",
         "kv_cache_dtype": "kv_cache_dtype"}  # settings of a scenario, and their controls
+
+
+class Slider(SelectionSlider):
+    """A slider over ``rungs`` that stands on a value between them, too, once that is ``put``.
+
+    (In the browser a slider over numbers rounds its start to a step, and sends that back.)
+    """
+
+    def __init__(self, description, rungs, form, value):
+        self.rungs, self.form = rungs, form
+        super().__init__(options=self._labelled(rungs), value=value, description=description,
+                         style=LABELLED["style"], layout=Layout(width="30em"))
+
+    def put(self, value) -> None:
+        if value not in self.rungs:
+            self.options = self._labelled(sorted((*self.rungs, value)))
+        self.value = value
+
+    def _labelled(self, values):
+        return [(format(value, self.form), value) for value in values]
 
 
 class Explorer(VBox):
@@ -48,28 +69,22 @@ class Explorer(VBox):
         self.path = Text("" if launches in names else str(launches), description="or a path",
                          placeholder="launches.csv, its folder, or a log",
                          continuous_update=False, **LABELLED)
-        self.input_len, self.output_len = (
-            FloatLogSlider(self._within(name, value, *LENGTH), base=2, min=0, max=20, step=1 / 8,
-                           readout_format=",.0f", description=f"{name[:-4]} (tokens)", **LABELLED)
-            for name, value in (("input_len", input_len), ("output_len", output_len)))
-        self.utilization = FloatSlider(0.9, min=UTILIZATION[0], max=UTILIZATION[1], step=0.01,
-                                       readout_format=".3g", description="utilization", **LABELLED)
-        self.total_memory = FloatLogSlider(16, base=2, min=1, max=9, step=1 / 16,
-                                           readout_format=".2f", description="GPU memory (GiB)",
-                                           **LABELLED)
-        self.kv_cache_dtype = ToggleButtons(options=[("as launched", None), ("fp8", "fp8")],
-                                            description="KV dtype", **LABELLED)
-        options = [("recommended" if factor == 1 else f"× {factor:g}", factor) for factor in FACTORS]
-        self.mns, self.mnbt = (SelectionSlider(options=options, value=1.0, description=name, **LABELLED)
-                               for name in ("mns", "mnbt"))
+        self.input_len = Slider("input (tokens)", LENGTHS, ",", 1024)
+        self.output_len = Slider("output (tokens)", LENGTHS, ",", 256)
+        self.mns = Slider("mns × recommended", FACTORS, ".3g", 1)
+        self.mnbt = Slider("mnbt × recommended", FACTORS, ".3g", 1)
+        self.utilization = Slider("utilization", UTILIZATIONS, ".3g", 0.9)
+        self.total_memory = Slider("GPU memory (GiB)", MEMORIES, ".5g", 16)
+        self.kv_cache_dtype = Dropdown(options=[("as launched", None), ("fp8", "fp8")],
+                                       description="KV dtype", **LABELLED)
         self.reset_button = Button(description="Reset", tooltip="All sliders back to the start",
-                                   layout=Layout(margin="2px 2px 2px 10.5em"))
+                                   layout=Layout(margin="2px 2px 2px 12.5em"))
         self.answer, self.notes = HTML(), HTML()
         self.images = [Image(format="png", layout=Layout(max_width="100%")) for _ in range(3)]
         self._pictures = pictures()
-        self._start = {"input_len": self.input_len.value, "output_len": self.output_len.value}
-        if utilization is not None:
-            self._start["utilization"] = self._within("utilization", utilization, *UTILIZATION)
+        given = {"input_len": input_len, "output_len": output_len} | (
+            {} if utilization is None else {"utilization": utilization})
+        self._start = {name: self._within(name, value) for name, value in given.items()}
         controls = HBox([VBox([self.input_len, self.output_len, self.mns, self.mnbt]),
                          VBox([self.utilization, self.total_memory, self.kv_cache_dtype]),
                          VBox([self.data_set, self.path, self.reset_button])], layout=ROW)
@@ -79,31 +94,33 @@ class Explorer(VBox):
         self.reset_button.on_click(self.reset)
         for name in ("input_len", "output_len", "mns", "mnbt", *SENT.values()):
             getattr(self, name).observe(self._update, "value")
-        self._load()
+        self._read()
         self.reset()
 
     def reset(self, _=None) -> None:
         """All sliders back to where they started; the data set stays."""
-        self._set(**self._launched | self._start, mns=1.0, mnbt=1.0)
+        self._set(**self._launched | self._start, mns=1, mnbt=1)
 
-    def _within(self, name, value, low, high) -> float:
-        """The value as a slider can show it; a complaint where that is another one."""
-        try:
-            number = float(value)
-        except (TypeError, ValueError):
-            number = float("nan")
-        shown = min(max(number, low), high) if number == number else low
-        if shown != number:
-            self.complaints.append(f"{name} {value} is not between {low:,} and {high:,}: the slider "
-                                   f"starts at {shown:,.6g}.")
-        return shown
+    def _within(self, name, value):
+        """The value, if the slider has room for it; else its lowest one, and a complaint."""
+        low, *_, high = getattr(self, name).rungs
+        if isinstance(value, (int, float)) and low <= value <= high and (
+                name == "utilization" or value == int(value)):
+            return value
+        self.complaints.append(f"{name} is {value}; it must be {low:g} to {high:,}: the slider "
+                               f"starts at {low:g}.")
+        return low
 
     def _set(self, **values) -> None:
         """Move several controls, with one update."""
         self._at_once = True
         try:
             for name, value in values.items():
-                getattr(self, name).value = value
+                control = getattr(self, name)
+                if isinstance(control, Slider):
+                    control.put(value)
+                else:
+                    control.value = value
         finally:
             self._at_once = False
         self._update()
@@ -120,27 +137,28 @@ class Explorer(VBox):
             self._load()
 
     def _load(self, _=None) -> None:
-        """Fit the launches that are named; sliders of the server back to what was launched."""
-        source = self.path.value.strip() or self.data_set.value or ""
+        """The launches that are named; the sliders of the server back to what was launched."""
         if self.path.value and self.data_set.value:
             self.data_set.value = None
-        self._model, self._problem = None, None
-        try:
-            self._model = model_of(["./-" if source == "-" else source])
-        except (InputError, OSError) as error:
-            self._problem = str(error)
+        self._read()
+        self._set(**self._launched, mns=1, mnbt=1)
+
+    def _read(self) -> None:
+        source = self.path.value.strip() or self.data_set.value or "no data set"
+        self._model = self._problem = None
         self._pictures = pictures()
         self._fixed, self._launched = dict.fromkeys(SENT, "no launch is read"), {}
-        if self._model:
+        try:
+            self._model = model_of(["./-" if source == "-" else source])
             self._fixed = fixed_settings(self._model)
+        except (InputError, OSError) as error:
+            self._problem = str(error)
         if "total_memory" not in self._fixed:
-            memory = setting(self._model, "total_memory") / GIB
             self._launched = {"utilization": setting(self._model, "gpu_memory_utilization"),
-                              "total_memory": min(max(memory, MEMORY[0]), MEMORY[1])}
+                              "total_memory": setting(self._model, "total_memory") / GIB}
         self._launched["kv_cache_dtype"] = None
         for name, control in SENT.items():
             getattr(self, control).layout.display = "none" if name in self._fixed else None
-        self._set(**self._launched, mns=1.0, mnbt=1.0)
 
     def _update(self, _=None) -> None:
         if self._at_once:
@@ -149,7 +167,7 @@ class Explorer(VBox):
             if self._problem:
                 raise InputError(self._problem)
             self._show(find_optimum(what_if(self._model, **self._settings()), Workload(
-                round(self.input_len.value), round(self.output_len.value))))
+                int(self.input_len.value), int(self.output_len.value))))
         except InputError as error:
             self.optimum = self.chosen = None
             for image, picture in zip(self.images, self._pictures):
@@ -194,7 +212,7 @@ class Explorer(VBox):
         """Beside the live view: the same pictures and the answer, for readers without a kernel."""
         bundle = super()._repr_mimebundle_(**kwargs)
         stack = np.vstack([picture.pixels for picture in self._pictures])
-        bundle["image/png"] = base64.b64encode(png(stack)).decode()
+        bundle["image/png"] = base64.b64encode(png(stack, 9)).decode()
         bundle["text/plain"] = self.text
         return bundle
 
@@ -217,25 +235,26 @@ def _answer(optimum, chosen, settings) -> str:
             f" --{name.replace('_', '-')} {value:g}" if isinstance(value, float) else
             f" --{name.replace('_', '-')} {value}" for name, value in settings.items()
             if name != "total_memory")
-        tokens = (f"{best.kv_cache_tokens:,} ± {best.kv_cache_tokens_stderr:,.0f} tokens of KV cache "
-                  if best.kv_cache_tokens is not None else "A KV cache ")
+        tokens = "" if best.kv_cache_tokens is None else (
+            f", {best.kv_cache_tokens:,} ± {best.kv_cache_tokens_stderr:,.0f} tokens,")
         parts = [f"<code><strong>{flags}</strong></code>",
-                 f"{asked}. {tokens}({best.kv_cache / GIB:.2f} GiB) to expect: "
+                 f"{asked}. Expect a KV cache of {best.kv_cache / GIB:.2f} GiB{tokens} for "
                  f"{best.concurrency:,.1f} full requests, so {best.max_num_seqs:,} at once never "
                  f"preempt ({optimum.proviso})."]
-        parts += [_cost(optimum, *chosen)] if chosen else []
+        parts += [cost_of(optimum, *chosen)] if chosen else []
     warnings = [f"<li><strong>{n.name}</strong> {escape(n.text)}</li>" for n in optimum.notices]
     return "".join(f"<div>{part}</div>" for part in parts) + (
         f"<details><summary>Warnings: {len(warnings)}</summary><ul>{''.join(warnings)}</ul>"
         "</details>") * bool(warnings)
 
 
-def _cost(optimum, seqs, tokens) -> str:
+def cost_of(optimum, seqs, tokens) -> str:
     """What other flags cost: the pool, the full requests that fit, and whether any can preempt."""
     pool, best = Pool(optimum.model, optimum.workload, 1), optimum.recommended
     size = optimum.model.pool(seqs, tokens).n
+    more = f"{(size - best.kv_cache) / GIB:+.2f}"
     said = (f"<code>{serve_flags(seqs, tokens)}</code> instead: a pool of {size / GIB:.2f} GiB, "
-            f"{(size - best.kv_cache) / GIB:+.2f} GiB. ")
+            f"{'the same' if float(more) == 0 else f'{more} GiB'}. ")
     if tokens < seqs:
         return said + "vLLM refuses max_num_batched_tokens below max_num_seqs."
     if size <= 0:

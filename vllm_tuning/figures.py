@@ -121,7 +121,8 @@ def _draw_law(ax, model, optimum, along, held, chosen, part):
     ends, marks = edges(model, points), [0, *(point[along] for point in points.values())]
     right = ends[along]
     tried = [value for f in model.launches if (value := getattr(f.launch, along))]
-    x = np.unique(np.r_[np.linspace(0, right), tried, marks, np.minimum([level, *levels], right)])
+    bends = np.r_[np.linspace(0, right), tried, np.minimum([*levels], right)]
+    x = np.unique(np.r_[bends, marks, min(level, right)])
     runs = zip(("model run", "sampler run"), _curves(model, **{along: x, held: level}))
     runs = {name: curve for name, curve in runs if np.isfinite(curve).all()}
     moving = {"animated": part is not None}
@@ -133,7 +134,8 @@ def _draw_law(ax, model, optimum, along, held, chosen, part):
     if part != "moving":
         others = sorted(set(levels) - {level}) if runs else []
         for value in others:
-            ax.plot(x, larger(*_curves(model, **{along: x, held: value})), color=GREY, lw=0.8,
+            at = np.unique(bends)
+            ax.plot(at, larger(*_curves(model, **{along: at, held: value})), color=GREY, lw=0.8,
                     zorder=1, label=f"{symbol} at another {SHORT[held]}")
         ax.set(xlim=(0, right), xlabel=LABEL[along],
                ylabel="KV cache pool (GiB)" if pool else "peak activation, P (GiB)")
@@ -146,10 +148,12 @@ def _draw_law(ax, model, optimum, along, held, chosen, part):
         height = larger(*_curves(model, **point))
         ax.plot(point[along], height, **star, **moving,
                 label="recommended (point C)" if name == "C" else "chosen flags")
+        side, shift = ("left", 12) if point[along] < 0.7 * right else ("right", -12)
         ax.annotate(f"{name}: mns {point['max_num_seqs']:,}, mnbt "
                     f"{point['max_num_batched_tokens']:,}\n{symbol} = {height:.3g} GiB",
-                    (point[along], height), (12, 12 if up else -12), **moving,
-                    textcoords="offset points", va="bottom" if up else "top", zorder=7)
+                    (point[along], height), (shift, 12 if up else -12), **moving, ha=side,
+                    textcoords="offset points", va="bottom" if up else "top", zorder=7,
+                    bbox={"fc": "white", "ec": "none", "pad": 0.6, "alpha": 0.8} if part else None)
     return ax if part == "moving" else legend(ax)
 
 

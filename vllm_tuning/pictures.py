@@ -12,7 +12,7 @@ from .budget_figure import budget_bars, budgets
 from .figures import edges, figure_1, figure_2, marked, no_figure, shows_pool
 from .look import STYLE
 
-INCHES, DPI = (6.4, 3.3), 100
+INCHES, DPI = (6.4, 3.1), 100
 MOST_FRAMES = 12
 
 
@@ -58,17 +58,17 @@ class Picture:
 
     def _axes(self):
         canvas = FigureCanvasAgg(Figure(INCHES, DPI))
-        return canvas.figure.add_axes((self.left, 0.31, 0.98 - self.left, 0.59))
+        return canvas.figure.add_axes((self.left, 0.33, 0.98 - self.left, 0.58))
 
     def _png(self, ax) -> bytes:
         self.pixels = np.asarray(ax.figure.canvas.buffer_rgba())
         return png(self.pixels)
 
 
-def png(pixels) -> bytes:
+def png(pixels, compress_level=1) -> bytes:
     """PNG of (height, width, 4) pixels; the same pixels give the same bytes."""
     out = io.BytesIO()
-    Image.fromarray(pixels).save(out, "png", compress_level=1)
+    Image.fromarray(pixels).save(out, "png", compress_level=compress_level)
     return out.getvalue()
 
 
