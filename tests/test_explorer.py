@@ -12,6 +12,8 @@ from vllm_tuning.launches import DATA
 from vllm_tuning.scenario import what_if
 from vllm_tuning.terminal import answer_text
 
+from conftest import ROOT
+
 NAME, ONE_GROUP = "llama-3-8b-2-layers", "qwen3.5-4b-a30"
 MODEL = model_of([NAME])
 
@@ -51,23 +53,26 @@ def hidden(control):
 
 def test_it_starts_at_values_between_the_steps_too():
     play = Explorer(NAME, 1000, 77, 0.625)
-    assert (play.input_len.value, play.output_len.value, play.utilization.value) == (1000, 77, 0.625)
+    assert [play.input_len.value, play.output_len.value, play.utilization.value] == [
+        1000, 77, 0.625]
     assert flags(play) == of(find_optimum(what_if(MODEL, 0.625), Workload(1000, 77)))
 
 
 @pytest.mark.parametrize("moved, model", [
-    ({"input_len": 2048}, MODEL), ({"output_len": 16}, MODEL), ({"input_len": 64, "output_len": 64}, MODEL),
-    ({"utilization": 0.7}, what_if(MODEL, 0.7)), ({"total_memory": 24}, what_if(MODEL, None, 24 * GIB)),
+    ({"input_len": 2048}, MODEL), ({"output_len": 16}, MODEL),
+    ({"input_len": 64, "output_len": 64}, MODEL), ({"utilization": 0.7}, what_if(MODEL, 0.7)),
+    ({"total_memory": 24}, what_if(MODEL, total_memory=24 * GIB)),
     ({"kv_cache_dtype": "fp8"}, what_if(MODEL, kv_cache_dtype="fp8"))], ids=str)
 def test_a_slider_moves_flags_and_every_picture(play, moved, model):
     before = values(play)
     for name, value in moved.items():
         getattr(play, name).value = value
     work = Workload(play.input_len.value, play.output_len.value)
-    assert flags(play) == of(find_optimum(model, work)) != of(find_optimum(MODEL, Workload(1024, 256)))
+    assert flags(play) == of(find_optimum(model, work)) != [("310", "6888")]
     assert not set(before) & set(values(play))
     for name in ("utilization", "kv_cache_dtype"):
-        assert (f"{name.replace('_', '-')} {moved.get(name)}" in play.answer.value) == (name in moved)
+        flag = f"{name.replace('_', '-')} {moved.get(name)}"
+        assert (flag in play.answer.value) == (name in moved)
 
 
 def test_leaving_the_recommended_point_is_priced_by_hand(play):
@@ -117,10 +122,12 @@ def test_one_group_alone_says_what_is_missing(play):
     assert "K2 is not known" in text(play.answer) and "Launch next" in text(play.answer)
     for control in (play.utilization, play.total_memory, play.kv_cache_dtype):
         assert hidden(control) and control.description in play.notes.value
+    assert not any(map(hidden, (play.input_len, play.output_len, play.data_set, play.path)))
     assert "no launch gives total_memory" in play.notes.value
 
 
-@pytest.mark.parametrize("source", ["no-such-set", "/", "-", "", "bad.csv", "\\0", "a" * 5000])
+@pytest.mark.parametrize("source", ["no-such-set", "/", "-", "", "bad.csv", "a\0b", "\udc80",
+                                    "a" * 5000], ids=range(8))
 def test_a_source_that_cannot_be_read_is_a_sentence(play, tmp_path, monkeypatch, source):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "bad.csv").write_text("max_num_seqs\nnan\n")
@@ -163,8 +170,26 @@ def test_the_ends_of_the_sliders_are_an_answer_or_a_sentence(play, lengths, serv
 
 def test_without_a_front_end_the_same_pictures_and_flags_are_shown(play):
     bundle = play._repr_mimebundle_()
-    assert bundle["text/plain"] == play.text == answer_text(find_optimum(MODEL, Workload(1024, 256)))
+    assert bundle["text/plain"] == play.text == answer_text(
+        find_optimum(MODEL, Workload(1024, 256)))
     assert base64.b64decode(bundle["image/png"]).startswith(b"\x89PNG")
     still = bundle["image/png"]
     play.input_len.value = 2048
     assert play._repr_mimebundle_()["image/png"] != still
+
+
+def test_papermill_starts_it_at_the_parameters_and_keeps_the_pictures(tmp_path):
+    import papermill
+
+    done = papermill.execute_notebook(
+        ROOT / "notebooks/02_explorer.ipynb", None, {"input_len": 2000, "utilization": 0.65},
+        cwd=tmp_path, progress_bar=False, kernel_name="python3")
+    outputs = [output for cell in done.cells for output in cell.get("outputs", ())]
+    (shown,) = [output.data for output in outputs if output.output_type == "execute_result"]
+    fresh = Explorer(NAME, 2000, 256, 0.65)
+    assert shown["image/png"].strip() == fresh._repr_mimebundle_()["image/png"]
+    (printed,) = [output.text for output in outputs if output.output_type == "stream"
+                  and output.name == "stdout"]
+    assert printed == fresh.text + "\n"
+    best = find_optimum(what_if(MODEL, 0.65), Workload(2000, 256)).recommended
+    assert best.flags in printed

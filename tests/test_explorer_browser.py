@@ -1,14 +1,6 @@
 """The explorer in JupyterLab in a real browser: all cells run, a slider moved by its keys."""
 
 import base64
-import os
-import secrets
-import shutil
-import socket
-import subprocess
-import sys
-import time
-import urllib.request
 
 import pytest
 
@@ -16,9 +8,9 @@ from vllm_tuning import Workload, find_optimum, model_of
 from vllm_tuning.explorer import Explorer
 
 from conftest import ROOT
+from lab import jupyterlab, wait
 
 NAME, ARROW_LEFT, HOME = "llama-3-8b-2-layers", "\ue012", "\ue011"  # by the WebDriver standard
-QUIET = '{"fetchNews": "false", "checkForUpdates": false}'
 READ = """
     const area = document.querySelector(".jp-OutputArea-output .widget-vbox");
     if (!area) return null;
@@ -36,59 +28,13 @@ BYTES = """
 """
 
 
-def wait(call, seconds=60):
-    """What ``call`` returns once that is true."""
-    end = time.monotonic() + seconds
-    while not (value := call()):
-        assert time.monotonic() < end, f"not within {seconds} s"
-        time.sleep(0.1)
-    return value
-
-
 @pytest.fixture(scope="module")
 def lab(browser, tmp_path_factory):
-    """The browser on a copy of the notebook in JupyterLab, all cells run."""
+    """The browser on the explorer, all cells run."""
     folder = tmp_path_factory.mktemp("lab")
-    shutil.copy(ROOT / "notebooks/02_explorer.ipynb", folder)
-    settings = folder / "config/lab/user-settings/@jupyterlab/apputils-extension"
-    settings.mkdir(parents=True)
-    (settings / "notification.jupyterlab-settings").write_text(QUIET)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    token = secrets.token_hex(16)
-    own = {f"JUPYTER_{name}_DIR": str(folder / name.lower())
-           for name in ("CONFIG", "DATA", "RUNTIME")}
-    server = subprocess.Popen(
-        [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", f"--port={port}",
-         "--ServerApp.port_retries=0", f"--IdentityProvider.token={token}",
-         f"--ServerApp.root_dir={folder}", "--LabApp.expose_app_in_browser=True"],
-        env=os.environ | own | {"IPYTHONDIR": str(folder / "ipython")}, cwd=folder,
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-
-    def answers():
-        assert server.poll() is None, "JupyterLab ended"
-        try:
-            return urllib.request.urlopen(f"http://127.0.0.1:{port}/api?token={token}", timeout=5)
-        except OSError:
-            return None
-
-    try:
-        wait(answers)
-        browser.get(f"http://127.0.0.1:{port}/lab/tree/02_explorer.ipynb?token={token}")
-        wait(lambda: browser.execute_script(
-            "return window.jupyterapp?.shell.currentWidget?.sessionContext?.session?.kernel?.status"
-        ) == "idle")
-        browser.execute_script("jupyterapp.commands.execute('notebook:run-all-cells')")
-        wait(lambda: len((browser.execute_script(READ) or {"sources": []})["sources"]) == 3)
-        yield browser
-    finally:
-        server.terminate()
-        try:
-            server.wait(20)
-        except subprocess.TimeoutExpired:
-            server.kill()
-            server.wait()
+    with jupyterlab(browser, folder, ROOT / "notebooks/02_explorer.ipynb") as page:
+        wait(lambda: len((page.execute_script(READ) or {"sources": []})["sources"]) == 3)
+        yield page
 
 
 def handle(lab):

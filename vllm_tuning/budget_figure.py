@@ -46,8 +46,8 @@ def budget_bars(model, optimum, ax=None, chosen=None, part=None):
         if above > 0:
             ax.add_patch(Rectangle((ceiling, y - 0.25), above, 0.5, fc="none", ec=GREY, ls=":",
                                    label="above the utilization ceiling", **moving))
-            ax.text(ceiling + above / 2, y, f"{above:.2f}", ha="center", va="center", fontsize=8,
-                    **moving)
+            ax.text(ceiling + above / 2, y - 0.42 * (above < 0.06 * whole), f"{above:.2f}",
+                    ha="center", va="center", fontsize=8, **moving)
         ax.plot([ceiling] * 2, [y - 0.32, y + 0.32], color=INK, lw=1.5, **moving)
     ax.set(ylim=(len(bars) - 0.5, -0.7), xlim=(0, 1.02 * whole), yticks=[])
     return ax if part == "moving" else legend(ax)
@@ -77,7 +77,7 @@ def budgets(model, optimum, chosen=None) -> list[Budget]:
         if math.isfinite(used):
             segments = {name: size for name, size in (fixed | rest).items() if size > 0}
             bars.append(Budget(
-                f"{label}\nmns {f'{seqs:,}' if seqs else '?'} / mnbt {tokens:,}", segments,
+                f"{label}\nmns {f'{seqs:,}' if seqs else '?'}\nmnbt {tokens:,}", segments,
                 total * share if total * share > 0 else used,
                 max(sum(segments.values()), total if total > 0 else 0)))
     return bars
@@ -90,7 +90,7 @@ def _states(model, optimum, chosen, total):
         printed = [f for f in model.launches if f.launch.kv_cache is not None]
         printed.sort(key=lambda f: -f.launch.kv_cache)
         for f in printed[::max(1, len(printed) - 1)]:
-            yield ("as launched", f.launch.max_num_seqs, f.launch.max_num_batched_tokens,
+            yield ("launch", f.launch.max_num_seqs, f.launch.max_num_batched_tokens,
                    branch_of(model, f), f.launch.peak_activation or math.nan, f.launch.kv_cache)
         return
     flags = {"recommended": (best.max_num_seqs, best.max_num_batched_tokens), "chosen": chosen,

@@ -6,6 +6,7 @@ The only module that imports ipywidgets. Every control is an attribute, so that
 
 import base64
 from html import escape
+from textwrap import shorten
 
 import numpy as np
 from ipywidgets import HTML, Button, Dropdown, HBox, Image, Layout, SelectionSlider, Text, VBox
@@ -25,10 +26,13 @@ LENGTHS = sorted({round(2 ** (eighth / 8)) for eighth in range(161)})  # tokens,
 UTILIZATIONS = [percent / 100 for percent in range(5, 101)]
 MEMORIES = [4, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128, 141, 192, 288]  # GiB
 FACTORS = [2 ** (quarter / 4) for quarter in range(-8, 9)]  # times the recommended, 1/4 to 4
-LABELLED = {"style": {"description_width": "12em"}, "layout": Layout(width="30em")}
 ROW = Layout(flex_flow="row wrap", align_items="flex-start")
-SENT = {"gpu_memory_utilization": "utilization", "total_memory": "total_memory",
-        "kv_cache_dtype": "kv_cache_dtype"}  # settings of a scenario, and their controls
+SERVER = {"gpu_memory_utilization": "utilization", "total_memory": "total_memory",
+          "kv_cache_dtype": "kv_cache_dtype"}  # settings of a scenario, and their controls
+
+
+def _wide() -> dict:
+    return {"style": {"description_width": "12em"}, "layout": Layout(width="30em")}
 
 
 class Slider(SelectionSlider):
@@ -40,7 +44,7 @@ class Slider(SelectionSlider):
     def __init__(self, description, rungs, form, value):
         self.rungs, self.form = rungs, form
         super().__init__(options=self._labelled(rungs), value=value, description=description,
-                         style=LABELLED["style"], layout=Layout(width="30em"))
+                         **_wide())
 
     def put(self, value) -> None:
         if value not in self.rungs:
@@ -56,19 +60,17 @@ class Explorer(VBox):
 
     launches: a carried data set, a launches.csv, a folder of one, or a server log. input_len and
     output_len: tokens. utilization: a fraction; None is that of the launches. ``optimum`` is the
-    answer shown, None where ``answer`` says why there is none.
+    answer shown, ``chosen`` the flags (mns, mnbt) off it; None where there is none (``reason``).
     """
 
     def __init__(self, launches, input_len, output_len, utilization=None):
-        self.complaints, self.optimum, self.chosen = [], None, None
-        self._model = self._problem = None
-        self._at_once = False
+        self.complaints, self._at_once = [], False
         names = sorted(path.parent.name for path in DATA.glob("*/launches.csv"))
         self.data_set = Dropdown(options=names, value=launches if launches in names else None,
-                                 description="data set", **LABELLED)
+                                 description="data set", **_wide())
         self.path = Text("" if launches in names else str(launches), description="or a path",
                          placeholder="launches.csv, its folder, or a log",
-                         continuous_update=False, **LABELLED)
+                         continuous_update=False, **_wide())
         self.input_len = Slider("input (tokens)", LENGTHS, ",", 1024)
         self.output_len = Slider("output (tokens)", LENGTHS, ",", 256)
         self.mns = Slider("mns × recommended", FACTORS, ".3g", 1)
@@ -76,7 +78,7 @@ class Explorer(VBox):
         self.utilization = Slider("utilization", UTILIZATIONS, ".3g", 0.9)
         self.total_memory = Slider("GPU memory (GiB)", MEMORIES, ".5g", 16)
         self.kv_cache_dtype = Dropdown(options=[("as launched", None), ("fp8", "fp8")],
-                                       description="KV dtype", **LABELLED)
+                                       description="KV dtype", **_wide())
         self.reset_button = Button(description="Reset", tooltip="All sliders back to the start",
                                    layout=Layout(margin="2px 2px 2px 12.5em"))
         self.answer, self.notes = HTML(), HTML()
@@ -92,7 +94,7 @@ class Explorer(VBox):
         self.data_set.observe(self._pick, "value")
         self.path.observe(self._load, "value")
         self.reset_button.on_click(self.reset)
-        for name in ("input_len", "output_len", "mns", "mnbt", *SENT.values()):
+        for name in ("input_len", "output_len", "mns", "mnbt", *SERVER.values()):
             getattr(self, name).observe(self._update, "value")
         self._read()
         self.reset()
@@ -147,17 +149,17 @@ class Explorer(VBox):
         source = self.path.value.strip() or self.data_set.value or "no data set"
         self._model = self._problem = None
         self._pictures = pictures()
-        self._fixed, self._launched = dict.fromkeys(SENT, "no launch is read"), {}
+        self._fixed, self._launched = dict.fromkeys(SERVER, "no launch is read"), {}
         try:
             self._model = model_of(["./-" if source == "-" else source])
             self._fixed = fixed_settings(self._model)
-        except (InputError, OSError) as error:
+        except (InputError, OSError, UnicodeError) as error:
             self._problem = str(error)
         if "total_memory" not in self._fixed:
             self._launched = {"utilization": setting(self._model, "gpu_memory_utilization"),
                               "total_memory": setting(self._model, "total_memory") / GIB}
         self._launched["kv_cache_dtype"] = None
-        for name, control in SENT.items():
+        for name, control in SERVER.items():
             getattr(self, control).layout.display = "none" if name in self._fixed else None
 
     def _update(self, _=None) -> None:
@@ -169,15 +171,15 @@ class Explorer(VBox):
             self._show(find_optimum(what_if(self._model, **self._settings()), Workload(
                 int(self.input_len.value), int(self.output_len.value))))
         except InputError as error:
-            self.optimum = self.chosen = None
+            self.optimum, self.chosen, self.reason = None, None, str(error)
             for image, picture in zip(self.images, self._pictures):
-                image.value = picture.say(f"No figure: {error}")
+                image.value = picture.say(f"No figure: {shorten(self.reason, 300)}")
             self.answer.value = f"<p><strong>No answer.</strong> {escape(str(error))}</p>"
             self._note()
 
     def _settings(self) -> dict:
         """What the sliders of the server change of the launches."""
-        moved = {name: getattr(self, control).value for name, control in SENT.items()
+        moved = {name: getattr(self, control).value for name, control in SERVER.items()
                  if name not in self._fixed
                  and getattr(self, control).value != self._launched[control]}
         if "total_memory" in moved:
@@ -187,9 +189,10 @@ class Explorer(VBox):
     def _show(self, optimum) -> None:
         best = optimum.recommended
         factors = self.mns.value, self.mnbt.value
-        self.optimum, self.chosen = optimum, best and factors != (1, 1) and (
-            max(1, round(best.max_num_seqs * factors[0])),
-            max(1, round(best.max_num_batched_tokens * factors[1]))) or None
+        self.optimum, self.chosen = optimum, None
+        if best and factors != (1, 1):
+            self.chosen = (max(1, round(best.max_num_seqs * factors[0])),
+                           max(1, round(best.max_num_batched_tokens * factors[1])))
         for image, picture in zip(self.images, self._pictures):
             image.value = picture.show(optimum.model, optimum, self.chosen)
         self.answer.value = _answer(optimum, self.chosen, self._settings())
@@ -200,7 +203,7 @@ class Explorer(VBox):
         off = not (self.optimum and self.optimum.recommended)
         for control in (self.mns, self.mnbt):
             control.layout.display = "none" if off else None
-        hidden = {getattr(self, SENT[name]).description: why for name, why in self._fixed.items()}
+        hidden = {getattr(self, SERVER[name]).description: why for name, why in self._fixed.items()}
         if off:
             hidden |= dict.fromkeys(("mns", "mnbt"), "there is no recommended point to leave")
         lines = self.complaints + [
@@ -212,14 +215,14 @@ class Explorer(VBox):
         """Beside the live view: the same pictures and the answer, for readers without a kernel."""
         bundle = super()._repr_mimebundle_(**kwargs)
         stack = np.vstack([picture.pixels for picture in self._pictures])
-        bundle["image/png"] = base64.b64encode(png(stack, 9)).decode()
+        bundle["image/png"] = base64.b64encode(png(stack)).decode()
         bundle["text/plain"] = self.text
         return bundle
 
     @property
     def text(self) -> str:
         """The answer as ``vllm-tuning recommend`` prints it; else why there is none."""
-        return answer_text(self.optimum) if self.optimum else f"No answer. {self._problem}"
+        return answer_text(self.optimum) if self.optimum else f"No answer. {self.reason}"
 
 
 def _answer(optimum, chosen, settings) -> str:

@@ -20,12 +20,7 @@ from .uncertain import is_known
 from .units import GIB
 
 __all__ = ["LOOK", "STYLE", "budget_bars", "figure_1", "figure_1_by_length", "figure_2",
-           "no_figure", "price_list", "residuals", "sensitivity"]
-
-
-def no_figure(reason, ax=None):
-    """Empty axes under the sentence that says why."""
-    return say(axes_of(ax), reason, instead=True)
+           "price_list", "residuals", "sensitivity"]
 
 
 def figure_1(model, optimum, ax=None, chosen=None, part=None):

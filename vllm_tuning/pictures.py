@@ -1,6 +1,7 @@
 """Figures as PNG, fast to draw again: what stays is drawn once, then only what an optimum moves."""
 
 import io
+import textwrap
 
 import matplotlib
 import numpy as np
@@ -9,11 +10,12 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from .budget_figure import budget_bars, budgets
-from .figures import edges, figure_1, figure_2, marked, no_figure, shows_pool
+from .figures import edges, figure_1, figure_2, marked, shows_pool
 from .look import STYLE
 
 INCHES, DPI = (6.4, 3.1), 100
 MOST_FRAMES = 12
+FAST = STYLE | {"text.hinting": "none"}  # text is most of the time
 
 
 class Picture:
@@ -29,11 +31,13 @@ class Picture:
 
     def show(self, model, optimum, chosen=None) -> bytes:
         """PNG of ``draw(model, optimum, chosen=chosen)``."""
-        with matplotlib.rc_context(STYLE):
+        with matplotlib.rc_context(FAST):
             key = self.frame_key(model, optimum, chosen)
             if key not in self.frames:
-                ax = self._axes()
+                ax = self._figure().add_subplot()
                 self.draw(model, optimum, ax, chosen, "frame")
+                lines = 1 + ax.get_title("left").count("\n")
+                ax.set_position((self.left, 0.33, 0.98 - self.left, 0.64 - 0.047 * lines))
                 ax.figure.canvas.draw()
                 self.frames = dict([*self.frames.items()][1 - MOST_FRAMES:])
                 self.frames[key] = ax, ax.figure.canvas.copy_from_bbox(ax.figure.bbox)
@@ -46,36 +50,36 @@ class Picture:
             ax.figure.canvas.restore_region(frame)
             for artist in _moving(ax):
                 ax.draw_artist(artist)
-            return self._png(ax)
+            return self._png(ax.figure)
 
     def say(self, reason: str) -> bytes:
-        """PNG of the sentence in the place of the figure; the frames are forgotten."""
-        self.frames = {}
-        with matplotlib.rc_context(STYLE):
-            ax = no_figure(reason, self._axes())
-            ax.figure.canvas.draw()
-            return self._png(ax)
+        """PNG of the sentence in the place of the figure."""
+        printable = "".join(letter if letter.isprintable() else "?" for letter in reason)
+        with matplotlib.rc_context(FAST):
+            figure = self._figure()
+            figure.text(0.5, 0.6, textwrap.fill(printable, 80), ha="center", va="center")
+            figure.canvas.draw()
+            return self._png(figure)
 
-    def _axes(self):
-        canvas = FigureCanvasAgg(Figure(INCHES, DPI))
-        return canvas.figure.add_axes((self.left, 0.33, 0.98 - self.left, 0.58))
+    def _figure(self):
+        return FigureCanvasAgg(Figure(INCHES, DPI)).figure
 
-    def _png(self, ax) -> bytes:
-        self.pixels = np.asarray(ax.figure.canvas.buffer_rgba())
+    def _png(self, figure) -> bytes:
+        self.pixels = np.asarray(figure.canvas.buffer_rgba())
         return png(self.pixels)
 
 
-def png(pixels, compress_level=1) -> bytes:
+def png(pixels) -> bytes:
     """PNG of (height, width, 4) pixels; the same pixels give the same bytes."""
     out = io.BytesIO()
-    Image.fromarray(pixels).save(out, "png", compress_level=compress_level)
+    Image.fromarray(np.ascontiguousarray(pixels[..., :3])).save(out, "png", compress_level=1)
     return out.getvalue()
 
 
 def pictures() -> list[Picture]:
     """Figure 1, Figure 2 and the memory budget."""
     return [Picture(figure_1, _law_frame), Picture(figure_2, _law_frame),
-            Picture(budget_bars, _budget_frame, left=0.24)]
+            Picture(budget_bars, _budget_frame, left=0.17)]
 
 
 def _moving(ax):
