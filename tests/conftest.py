@@ -2,12 +2,14 @@
 
 import csv
 import shutil
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
+BROWSER = ("chromium", "chromedriver")
 
 
 def rows_of(path):
@@ -33,22 +35,29 @@ def exact_launches():
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory):
-    """Headless Chromium, driven by selenium, for which there is no host but this machine."""
-    found = {name: shutil.which(name) for name in ("chromium", "chromedriver")}
-    if missing := [name for name, path in found.items() if path is None]:
+    if missing := [name for name in BROWSER if shutil.which(name) is None]:
         pytest.skip(f"no browser to drive: {' and '.join(missing)} not on the PATH")
+    with chromium(tmp_path_factory.mktemp("chromium")) as driver:
+        yield driver
+
+
+@contextmanager
+def chromium(profile):
+    """Headless Chromium, driven by selenium, for which there is no host but this machine."""
     from selenium.webdriver import Chrome, ChromeOptions, ChromeService
 
     options = ChromeOptions()
-    options.binary_location = found["chromium"]
+    options.binary_location = shutil.which("chromium")
     options.set_capability("goog:loggingPrefs", {"performance": "ALL"})
     for argument in ("headless=new", "no-sandbox", "disable-gpu", "disable-dev-shm-usage",
                      "no-first-run", "disable-background-networking", "disable-component-update",
                      "disable-sync", "window-size=1366,768",
-                     f"user-data-dir={tmp_path_factory.mktemp('chromium')}",
+                     f"user-data-dir={profile}",
                      "host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE localhost, EXCLUDE 127.0.0.1"):
         options.add_argument(f"--{argument}")
     # The path is given, so that selenium does not look for a driver on the network.
-    driver = Chrome(options, ChromeService(found["chromedriver"]))
-    yield driver
-    driver.quit()
+    driver = Chrome(options, ChromeService(shutil.which("chromedriver")))
+    try:
+        yield driver
+    finally:
+        driver.quit()

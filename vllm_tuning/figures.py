@@ -1,81 +1,44 @@
 """The figures: one function a figure, Axes in, Axes out; memory in GiB, lengths in tokens.
 
-A quantity has one colour everywhere, and a hatch, line style or marker for grey print (``LOOK``).
 A figure whose data are not known keeps its axes and says why in one sentence.
 """
 
 import math
-import textwrap
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
-from matplotlib import pyplot as plt, ticker
 from uncertainties import unumpy
 
-from .branches import model_run, peak_activation, sampler_run
-from .optimum import default_flags, find_optimum, optimum_of
+from .branches import model_run, sampler_run
+from .budget_figure import budget_bars
+from .look import (GREY, INK, LABEL, LOOK, SHORT, STAR, STYLE, THOUSANDS, axes_of, branch_of,
+                   legend, say)
+from .optimum import find_optimum, optimum_of
 from .pool import one_sided_quantile
 from .uncertain import is_known
 from .units import GIB
 
-INK, GREY = "#222222", "#8a8a8a"
-LOOK = {  # colour of Okabe and Ito, hatch, line style, marker
-    "weights": ("#0072B2", None, "-", "D"),
-    "non-torch": (GREY, "||||", ":", "v"),
-    "weights and non-torch": ("#0072B2", "||||", "-", "D"),
-    "model run": ("#D55E00", "\\\\\\\\", "--", "s"),
-    "sampler run": ("#009E73", "////", "-.", "o"),
-    "either run": ("#E69F00", "++", "-", "d"),
-    "CUDA graphs": ("#CC79A7", "xxxx", ":", "^"),
-    "KV cache": ("#56B4E9", None, "-", "P"),
-}
-STYLE = {
-    "font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True,
-    "grid.color": "#e6e6e6", "axes.axisbelow": True, "legend.frameon": False, "legend.fontsize": 8,
-    "hatch.linewidth": 0.6, "svg.hashsalt": "vllm-tuning", "svg.fonttype": "path",
-}
-LABEL = {"max_num_seqs": "max_num_seqs, C (requests)",
-         "max_num_batched_tokens": "max_num_batched_tokens, B (tokens)"}
-SHORT = {"max_num_seqs": "mns", "max_num_batched_tokens": "mnbt"}
-THOUSANDS = ticker.FuncFormatter(lambda value, _: f"{value:,.6g}")
-STAR = {"marker": "*", "ms": 15, "color": INK, "mec": "white", "ls": "none", "zorder": 6}
+__all__ = ["LOOK", "STYLE", "budget_bars", "figure_1", "figure_1_by_length", "figure_2",
+           "price_list", "residuals", "sensitivity"]
 
 
-def _axes(ax, height=3.4):
-    """The given Axes, or those of a new pyplot figure 7 inches wide."""
-    with plt.rc_context(STYLE):
-        return ax or plt.subplots(figsize=(7, height), layout="constrained")[1]
-
-
-def _say(ax, text, instead=False):
-    """Sentences above the axes, where they cover nothing; ``instead`` of any data."""
-    ax.set_title(textwrap.fill(text[:1].upper() + text[1:], 104), fontsize=8, color="#555555",
-                 loc="left")
-    if instead:
-        ax.set(xticks=[], yticks=[])
-    return ax
-
-
-def _legend(ax, ncols=3, below=4.4):
-    """One entry a label, ``below`` the axes by so many ems."""
-    once = {label: getattr(h, "lines", [h])[0] for h, label in zip(*ax.get_legend_handles_labels())}
-    ax.legend(once.values(), once, loc="upper center", bbox_to_anchor=(0.5, 0), ncols=ncols,
-              borderaxespad=below)
-    return ax
-
-
-def figure_1(model, optimum, ax=None):
+def figure_1(model, optimum, ax=None, chosen=None, part=None):
     """P against max_num_seqs at the recommended token budget: the method's Figure 1, with point C.
 
     Without an answer: at the budget of most launches. Hollow launches had another budget and lie
     on the thin line of the law there. Where ``shows_pool``: the pool instead of P.
+    ``chosen``: other flags (mns, mnbt), at which the law is drawn and a diamond stands. ``part``:
+    "moving" draws only what an optimum moves, "frame" draws all; both have that animated.
     """
-    return _draw_law(_axes(ax), model, optimum, "max_num_seqs", "max_num_batched_tokens")
+    return _draw_law(axes_of(ax), model, optimum, "max_num_seqs", "max_num_batched_tokens", chosen,
+                     part)
 
 
-def figure_2(model, optimum, ax=None):
+def figure_2(model, optimum, ax=None, chosen=None, part=None):
     """P against max_num_batched_tokens at the recommended number of requests; as ``figure_1``."""
-    return _draw_law(_axes(ax), model, optimum, "max_num_batched_tokens", "max_num_seqs")
+    return _draw_law(axes_of(ax), model, optimum, "max_num_batched_tokens", "max_num_seqs", chosen,
+                     part)
 
 
 def figure_1_by_length(model, optima, given, ax=None):
@@ -84,7 +47,7 @@ def figure_1_by_length(model, optima, given, ax=None):
     A hollow star (``given-length``) keeps the place of ``optima[given]``. One without an answer
     draws nothing.
     """
-    ax, pool = _axes(ax, 3.2), shows_pool(model)
+    ax, pool = axes_of(ax, 3.2), shows_pool(model)
     symbol, larger, word = ("pool", np.fmin, "smaller") if pool else ("P", np.fmax, "larger")
     points = {i: (best.max_num_seqs, best.max_num_batched_tokens)
               for i, optimum in enumerate(optima) if (best := optimum.recommended)}
@@ -106,7 +69,7 @@ def figure_1_by_length(model, optima, given, ax=None):
     if not pool:
         ax.set_ylim(bottom=0)
     ax.xaxis.set_major_formatter(THOUSANDS)
-    return _legend(ax)
+    return legend(ax)
 
 
 def shows_pool(model) -> bool:
@@ -114,53 +77,79 @@ def shows_pool(model) -> bool:
     return bool(model.launches) and all(f.peak_activation is None for f in model.launches)
 
 
-def branch_of(model, fitted) -> str:
-    """The run that sets the peak of a launch; "either run" where the launches cannot tell."""
-    return f"{fitted.branch} run" if is_known(model.k1) or is_known(model.k2) else "either run"
+def marked(optimum, chosen) -> dict[str, dict[str, int]]:
+    """The flags of the points that are marked: C, the recommended one, then the chosen ones."""
+    best, names = optimum.recommended, ("max_num_seqs", "max_num_batched_tokens")
+    points = {"C": {name: getattr(best, name) for name in names}} if best else {}
+    return points | ({"chosen": dict(zip(names, chosen))} if chosen else {})
+
+
+def edges(model, points) -> dict[str, float]:
+    """Where each flag's axis ends: behind the launches, doubled until all ``points`` have room."""
+    ends = {}
+    for name in LABEL:
+        tried = [value for f in model.launches if (value := getattr(f.launch, name))]
+        end = 1.06 * max(tried) if tried else 256
+        mark = max([1, *(point[name] for point in points.values())])
+        ends[name] = end * 2 ** max(0, math.ceil(math.log2(1.25 * mark / end)))
+    return ends
 
 
 def _curves(model, max_num_seqs, max_num_batched_tokens):
     """(model run, sampler run) in GiB, as P or as the pool each leaves; NaN where unknown."""
     seqs, tokens = np.broadcast_arrays(max_num_seqs, max_num_batched_tokens)
     if shows_pool(model):
-        pair = map(unumpy.nominal_values, model.pools(seqs, tokens))
+        exact = ("k1", "k2", "k", "model_headroom", "sampler_headroom")  # errors would cost time
+        pair = replace(model, **{n: getattr(model, n).n for n in exact}).pools(seqs, tokens)
     else:
         pair = (model_run(tokens, model.k1.n, model.a1.n),
                 sampler_run(tokens, seqs, model.k2.n, model.a2.n, model.k.n))
     return [curve / GIB for curve in pair]
 
 
-def _draw_law(ax, model, optimum, along, held):
-    best, pool = optimum.recommended, shows_pool(model)
+def _draw_law(ax, model, optimum, along, held, chosen, part):
+    points, pool = marked(optimum, chosen), shows_pool(model)
     symbol, larger, word = ("pool", np.fmin, "smaller") if pool else ("P", np.fmax, "larger")
-    tried = [value for f in model.launches if (value := getattr(f.launch, along))]
     levels = Counter(value for f in model.launches if (value := getattr(f.launch, held)))
-    level = getattr(best, held) if best else max(levels, key=lambda v: (levels[v], v), default=1)
-    mark = getattr(best, along) if best else 0
-    right = max(1.6 * mark, 1.06 * max(tried, default=0)) or 256
-    x = np.unique(np.r_[np.linspace(0, right), tried, mark, np.minimum([level, *levels], right)])
+    usual = max(levels, key=lambda value: (levels[value], value), default=1)
+    level = [usual, *(point[held] for point in points.values())][-1]
+    ends, marks = edges(model, points), [0, *(point[along] for point in points.values())]
+    right = ends[along]
+    tried = [value for f in model.launches if (value := getattr(f.launch, along))]
+    bends = np.r_[np.linspace(0, right), tried, np.minimum([*levels], right)]
+    x = np.unique(np.r_[bends, marks, min(level, right)])
     runs = zip(("model run", "sampler run"), _curves(model, **{along: x, held: level}))
     runs = {name: curve for name, curve in runs if np.isfinite(curve).all()}
+    moving = {"animated": part is not None}
     if len(runs) == 2:
-        ax.plot(x, larger(*runs.values()), color=INK, lw=4, alpha=0.3,
+        ax.plot(x, larger(*runs.values()), color=INK, lw=4, alpha=0.3, **moving,
                 label=f"{symbol}, the {word} of both")
     for name, curve in runs.items():
-        ax.plot(x, curve, LOOK[name][2], color=LOOK[name][0], lw=1.7, label=name)
-    others = sorted(set(levels) - {level}) if runs else []
-    for value in others:
-        ax.plot(x, larger(*_curves(model, **{along: x, held: value})), color=GREY, lw=0.8, zorder=1,
-                label=f"{symbol} at another {SHORT[held]}")
-    ax.set(xlim=(0, right), xlabel=LABEL[along],
-           ylabel="KV cache pool (GiB)" if pool else "peak activation, P (GiB)")
-    ax.xaxis.set_major_formatter(THOUSANDS)
-    _draw_launches(ax, model, along, held, level, set(others if len(others) <= 4 else []))
-    if best:
-        height = larger(*_curves(model, best.max_num_seqs, best.max_num_batched_tokens))
-        ax.plot(mark, height, **STAR, label="recommended (point C)")
-        ax.annotate(f"C: mns {best.max_num_seqs:,}, mnbt {best.max_num_batched_tokens:,}\n"
-                    f"{symbol} = {height:.3g} GiB", (mark, height), (12, 12 if pool else -12),
-                    textcoords="offset points", va="bottom" if pool else "top", zorder=7)
-    return _legend(ax)
+        ax.plot(x, curve, LOOK[name][2], color=LOOK[name][0], lw=1.7, label=name, **moving)
+    if part != "moving":
+        others = sorted(set(levels) - {level}) if runs else []
+        for value in others:
+            at = np.unique(bends)
+            ax.plot(at, larger(*_curves(model, **{along: at, held: value})), color=GREY, lw=0.8,
+                    zorder=1, label=f"{symbol} at another {SHORT[held]}")
+        ax.set(xlim=(0, right), xlabel=LABEL[along],
+               ylabel="KV cache pool (GiB)" if pool else "peak activation, P (GiB)")
+        ax.xaxis.set_major_formatter(THOUSANDS)
+        _draw_launches(ax, model, along, held, level, set(others if len(others) <= 4 else []))
+    if part == "frame" and len(runs) == 2:
+        ax.set_ylim(sorted(larger(*_curves(model, **at)) for at in (dict.fromkeys(ends, 0), ends)))
+    for name, point in points.items():
+        up, star = pool == (name == "C"), STAR if name == "C" else STAR | {"marker": "D", "ms": 8}
+        height = larger(*_curves(model, **point))
+        ax.plot(point[along], height, **star, **moving,
+                label="recommended (point C)" if name == "C" else "chosen flags")
+        side, shift = ("left", 12) if point[along] < 0.7 * right else ("right", -12)
+        ax.annotate(f"{name}: mns {point['max_num_seqs']:,}, mnbt "
+                    f"{point['max_num_batched_tokens']:,}\n{symbol} = {height:.3g} GiB",
+                    (point[along], height), (shift, 12 if up else -12), **moving, ha=side,
+                    textcoords="offset points", va="bottom" if up else "top", zorder=7,
+                    bbox={"fc": "white", "ec": "none", "pad": 0.6, "alpha": 0.8} if part else None)
+    return ax if part == "moving" else legend(ax)
 
 
 def _draw_launches(ax, model, along, held, level, named):
@@ -187,19 +176,19 @@ def _draw_launches(ax, model, along, held, level, named):
              if not is_known(getattr(model, name))]
     notes.append(f"Error bars: printed rounding, ±{model.unit / 2 / GIB:.2g} GiB, hidden where "
                  "smaller than the marker." if drawn else f"No launch gives its {along}.")
-    _say(ax, " ".join(notes))
+    say(ax, " ".join(notes))
 
 
 def residuals(model, ax=None):
     """Measured - predicted of each launch, with the band of the printed rounding around zero."""
-    ax = _axes(ax, 2.8)
+    ax = axes_of(ax, 2.8)
     widest = max([model.unit / 2, *(abs(f.residual) for f in model.launches)])
     size, unit = next((scale for scale in ((GIB, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
                        if widest >= scale[0] / 10), (1, "bytes"))
     ax.set(xlabel="launch: mns (requests) / mnbt (tokens)", ylabel="measured - predicted\n" + (
         "KV cache pool" if model.route == "kv_only" else "peak activation") + f" ({unit})")
     if not model.launches:
-        return _say(ax, "No launch could be used.", instead=True)
+        return say(ax, "No launch could be used.", instead=True)
     half, flags = model.unit / 2 / size, []
     ax.axhspan(-half, half, color="#dddddd", label=f"printed rounding, ±{half:.3g} {unit}")
     ax.axhline(0, color=INK, lw=0.8)
@@ -213,82 +202,16 @@ def residuals(model, ax=None):
     ax.set_xticks(range(len(flags)), flags, rotation=90 * many, fontsize=6.5 if many else 8)
     ax.set(xlim=(-0.6, len(flags) - 0.4), ylim=(-1.25 * widest / size, 1.25 * widest / size))
     if model.dof <= 0:
-        _say(ax, "As many parameters as launches: the law passes through all, which tests nothing.")
-    return _legend(ax, below=7.5 if many else 4.4)
-
-
-def budget_bars(model, optimum, ax=None):
-    """One GPU's memory as stacked bars, GiB: at the recommended flags and at vLLM's default flags.
-
-    Without an answer: the launches with the largest and the smallest pool, as printed. Weights and
-    non-torch memory that are not both printed are one segment, total x utilization less the rest.
-    """
-    ax = _axes(ax, 2.6)
-    ax.set_xlabel("memory of one GPU (GiB)")
-    bars = list(_bars(model, optimum))
-    if not bars:
-        return _say(ax, "No bar: it needs the pool and the peak of a launch, and total_memory_gib "
-                    "with gpu_memory_utilization, or model_weights_gib with non_torch_gib.", True)
-    whole = max(np.fmax(sum(parts.values()), total) for _, parts, _, total in bars) / GIB
-    for y, (_, parts, ceiling, total) in enumerate(bars):
-        left = last = 0.0
-        for name, size in ((name, size / GIB) for name, size in parts.items() if size > 0):
-            ax.barh(y, size, 0.5, left, color=LOOK[name][0], hatch=LOOK[name][1], ec="w", lw=0.5,
-                    label=f"activation ({name})" if name.endswith("run") else name)
-            where = (left + size / 2, y)
-            if size < 0.06 * whole:
-                last = max(where[0], last + 0.08 * whole)
-                where = (last, y - 0.42)
-                ax.plot([left + size / 2, last], [y - 0.25, y - 0.33], color=GREY, lw=0.6)
-            ax.text(*where, f"{size:.2f}", ha="center", va="center", fontsize=8,
-                    bbox={"fc": "white", "ec": "none", "pad": 1, "alpha": 0.85})
-            left += size
-        if total > ceiling:
-            ax.barh(y, (total - ceiling) / GIB, 0.5, ceiling / GIB, fc="none", ec=GREY, ls=":",
-                    label=f"above the utilization ceiling, {(total - ceiling) / GIB:.2f} GiB")
-        ax.plot([ceiling / GIB] * 2, [y - 0.32, y + 0.32], color=INK, lw=1.5)
-    ax.set_yticks(range(len(bars)), [label for label, *_ in bars])
-    ax.set(ylim=(len(bars) - 0.5, -0.7), xlim=(0, 1.02 * whole))
-    return _legend(ax)
-
-
-def _bars(model, optimum):
-    """(label, {segment: bytes}, ceiling, total) of each bar that can be drawn; total may be NaN."""
-    best, states = optimum.recommended, []
-    total, share, weights, non_torch = (
-        next((v for f in model.launches if (v := getattr(f.launch, name)) is not None), math.nan)
-        for name in ("total_memory", "gpu_memory_utilization", "model_weights", "non_torch"))
-    if best:
-        flags = [("recommended", best.max_num_seqs, best.max_num_batched_tokens),
-                 ("vLLM default", *default_flags(total))]
-        for label, seqs, tokens in flags[:1 + (total > 0)]:
-            pools = dict(zip(("model run", "sampler run"), model.pools(seqs, tokens)))
-            branch = min(pools, key=lambda run: pools[run].n)
-            peak = peak_activation(tokens, seqs, model.k1.n, model.a1.n, model.k2.n, model.a2.n,
-                                   model.k.n)
-            states.append((label, seqs, tokens, branch, peak, pools[branch].n))
-    else:
-        printed = [f for f in model.launches if f.launch.kv_cache is not None]
-        printed.sort(key=lambda f: -f.launch.kv_cache)
-        states = [("as launched", f.launch.max_num_seqs, f.launch.max_num_batched_tokens, branch_of(
-            model, f), f.launch.peak_activation or math.nan, f.launch.kv_cache)
-            for f in printed[::max(1, len(printed) - 1)]]
-    for label, seqs, tokens, branch, peak, pool in states:
-        rest = {branch: peak, "CUDA graphs": model.graph_charge, "KV cache": pool}
-        fixed = {"weights": weights, "non-torch": non_torch} if weights + non_torch > 0 else {
-            "weights and non-torch": total * share - sum(rest.values())}
-        whole = sum(fixed.values()) + sum(rest.values())
-        if math.isfinite(whole):
-            yield (f"{label}\nmns {f'{seqs:,}' if seqs else '?'} / mnbt {tokens:,}", fixed | rest,
-                   total * share if total * share > 0 else whole, total)
+        say(ax, "As many parameters as launches: the law passes through all, which tests nothing.")
+    return legend(ax, below=7.5 if many else 4.4)
 
 
 def price_list(optimum, ax=None):
     """Requests that still fit the pool at each token budget, and the recommended point."""
-    ax, best = _axes(ax, 2.8), optimum.recommended
+    ax, best = axes_of(ax, 2.8), optimum.recommended
     ax.set(xlabel=LABEL["max_num_batched_tokens"], ylabel="mns that fits (requests)")
     if not best:
-        return _say(ax, f"No price list: {optimum.reason}.", instead=True)
+        return say(ax, f"No price list: {optimum.reason}.", instead=True)
     budgets = np.log2([price.max_num_batched_tokens for price in optimum.prices])
     fit = [price.max_num_seqs for price in optimum.prices]
     ax.bar(budgets, fit, 0.62, color="#dcdcdc", edgecolor=GREY)
@@ -298,16 +221,16 @@ def price_list(optimum, ax=None):
             label=f"recommended: mns {best.max_num_seqs:,}, mnbt {best.max_num_batched_tokens:,}")
     ax.set_xticks(budgets, [f"{price.max_num_batched_tokens:,}" for price in optimum.prices])
     ax.set_ylim(0, 1.15 * max(*fit, best.max_num_seqs))
-    return _legend(ax)
+    return legend(ax)
 
 
 def sensitivity(model, workload, ax=None):
     """C* (left) and B* (right) against request length; the band: one-sided 95 % bounds of C*."""
-    ax, optimum = _axes(ax, 3.0), find_optimum(model, workload)
+    ax, optimum = axes_of(ax, 3.0), find_optimum(model, workload)
     ax.set(xlabel="length of a finished request, L = input + output (tokens)",
            ylabel="C* (requests at once)")
     if optimum.max_num_seqs is None or optimum.max_num_seqs.n <= 0:
-        return _say(ax, f"No curve: {optimum.reason}.", instead=True)
+        return say(ax, f"No curve: {optimum.reason}.", instead=True)
     lengths = workload.length * 2.0 ** np.linspace(-2, 2, 65)
     lengths = [length for length in lengths if model.request_forms(length)]
     seqs, tokens = (np.array(values) for values in zip(*(
@@ -328,4 +251,4 @@ def sensitivity(model, workload, ax=None):
     ax.set(xlim=(lengths[0], lengths[-1]), xticks=lengths[::16], ylim=(0, 1.05 * (middle + half).max()))
     for axis in (ax.xaxis, ax.yaxis, right.yaxis):
         axis.set_major_formatter(THOUSANDS)
-    return _legend(ax, ncols=4)
+    return legend(ax, ncols=4)

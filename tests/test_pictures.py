@@ -1,0 +1,66 @@
+"""Pictures drawn by parts are those drawn whole, and stand where the law says."""
+
+import numpy as np
+import pytest
+
+from vllm_tuning import Workload, find_optimum
+from vllm_tuning.figures import figure_1, figure_2
+from vllm_tuning.look import LOOK
+from vllm_tuning.pictures import pictures
+from vllm_tuning.scenario import what_if
+
+from test_figures import K, K1, K2, MODELS
+
+NAME = "llama-3-8b-2-layers"
+LENGTHS = [(1024, 256), (64, 64), (1900, 100), (1024, 256)]
+
+
+def shown(model, states):
+    """Pixels of the three pictures after each state, all on the same canvases."""
+    trio = pictures()
+    for (lengths, chosen, utilization) in states:
+        there = what_if(model, utilization)
+        optimum = find_optimum(there, Workload(*lengths))
+        for picture in trio:
+            picture.show(there, optimum, chosen if optimum.recommended else None)
+        yield [picture.pixels.copy() for picture in trio]
+
+
+@pytest.mark.parametrize("name", [NAME, "qwen3.5-4b-a30", "llama-3.1-70b-mi300x"])
+def test_what_was_shown_before_leaves_no_trace(name):
+    model = MODELS[name]
+    states = [(lengths, chosen, None) for lengths in LENGTHS for chosen in (None, (512, 8192))]
+    if name == NAME:
+        states += [((1024, 256), None, utilization) for utilization in (1.0, 0.05, 0.6)]
+    moved = list(shown(model, states))
+    for state, pixels in zip(states[::-2], moved[::-2]):
+        (fresh,) = shown(model, [state])
+        assert all(map(np.array_equal, pixels, fresh)), state
+
+
+def test_it_moves_at_all():
+    first, second = shown(MODELS[NAME], [((1024, 256), None, None), ((1300, 256), None, None)])
+    assert not any(map(np.array_equal, first, second))
+
+
+def test_a_sentence_takes_the_place_of_the_figure():
+    (picture, *_), model = pictures(), MODELS[NAME]
+    picture.show(model, find_optimum(model, Workload(1024, 256)))
+    before = picture.pixels.copy()
+    assert picture.say("no such data set").startswith(b"\x89PNG")
+    colours = {tuple(int(LOOK[run][0][i:i + 2], 16) for i in (1, 3, 5))
+               for run in ("model run", "sampler run")}
+    assert colours <= set(map(tuple, before[..., :3].reshape(-1, 3)))
+    assert not colours & set(map(tuple, picture.pixels[..., :3].reshape(-1, 3)))
+
+
+@pytest.mark.parametrize("draw, along", [(figure_1, 0), (figure_2, 1)])
+def test_chosen_flags_stand_at_their_peak_by_hand(draw, along):
+    from matplotlib.figure import Figure
+
+    model, chosen = MODELS[NAME], (620, 6000)
+    ax = draw(model, find_optimum(model, Workload(1024, 256)), Figure().add_subplot(), chosen)
+    (diamond,) = [line for line in ax.lines if line.get_label() == "chosen flags"]
+    peak = max(K1 * chosen[1], K2 * chosen[0] + K * chosen[1]) / 2**30
+    assert diamond.get_xdata() == [chosen[along]]
+    assert diamond.get_ydata() == pytest.approx([peak], rel=1e-3)
