@@ -13,8 +13,8 @@ from vllm_tuning.launches import DATA, read_launches
 from vllm_tuning.memory_model import model_of
 from vllm_tuning.optimum import find_optimum
 from vllm_tuning.pool import Pool
+from vllm_tuning.scenario import what_if
 from vllm_tuning.units import GIB, InputError
-from vllm_tuning.what_if import at_utilization
 from vllm_tuning.workload import Workload
 
 from conftest import ROOT, rows_of
@@ -166,25 +166,10 @@ def test_a_picture_is_the_same_bytes_twice_whatever_the_reader_has_set():
     assert first.data.startswith(b"\x89PNG") and first.alt == "x"
 
 
-# ---------------------------------------------------------------- another utilization
-
-
-def test_more_utilization_is_more_pool_and_the_same_peak():
-    more = at_utilization(MODEL, 0.9)  # 10 GiB device: 0.3 of it
-    assert more.pool(310, 6888).n - MODEL.pool(310, 6888).n == pytest.approx(3 * GIB)
-    assert (more.k1, more.k2, more.a1) == (MODEL.k1, MODEL.k2, MODEL.a1)
-    seed = find_optimum(more, WORK).method
-    assert seed.a.n == pytest.approx(6.98 * GIB)
-    assert at_utilization(MODEL, 0.6) is MODEL
-
-
-@pytest.mark.parametrize("name, utilization, why", [
-    ("llama-3-8b-2-layers", 1.5, "at most 1"), ("llama-3-8b-2-layers", -0.1, "above 0"),
-    ("qwen3.5-4b-a30", 0.9, "total_memory_gib")])
-def test_a_utilization_that_cannot_be_is_one_sentence(name, utilization, why):
-    with pytest.raises(InputError, match=why) as refused:
-        at_utilization(model_of([name]), utilization)
-    assert refused.value._render_traceback_() == [str(refused.value)]
+def test_bad_input_is_one_sentence_in_a_notebook():
+    with pytest.raises(InputError) as refused:
+        Workload(0, 256)
+    assert refused.value._render_traceback_() == ["input_len is 0; it must be at least 1 token"]
 
 
 # ---------------------------------------------------------------- the exercises
@@ -200,7 +185,7 @@ def bold(number):
 
 
 def test_exercise_1_is_the_four_launch_formula_at_another_utilization():
-    optimum = find_optimum(at_utilization(MODEL, 0.9), Workload(512, 512))
+    optimum = find_optimum(what_if(MODEL, gpu_memory_utilization=0.9), Workload(512, 512))
     seqs, tokens = optimum.method.max_num_seqs, optimum.method.max_num_batched_tokens
     assert bold(1) == [f"{seqs.n:.1f}", f"{tokens.n:,.0f}"]
     assert f"{optimum.method.a.n:,.0f}" in CELLS["exercise-1"]

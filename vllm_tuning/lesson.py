@@ -14,9 +14,9 @@ from matplotlib.figure import Figure
 from scipy.stats import norm
 
 from .branches import peak_activation
-from .figures import GREY, INK, LABEL, LOOK, SHORT, STAR, STYLE, THOUSANDS, _axes, _legend, _say
 from .four_launches import request_bytes, seed_answer
 from .launches import column
+from .look import GREY, INK, LABEL, LOOK, SHORT, STAR, STYLE, THOUSANDS, axes_of, legend, say
 from .optimum import optimum_of
 from .pool import Pool
 from .terminal import with_error
@@ -43,11 +43,11 @@ def picture(draw, *args, alt: str, height=3.4) -> Image:
 
 def launch_bars(launches, ax=None):
     """The memory of each launch as printed, GiB; the black line is TM*U where both are given."""
-    ax = _axes(ax)
+    ax = axes_of(ax)
     shown = [launch for launch in launches if launch.kv_cache is not None][:12]
     ax.set_xlabel("memory of one GPU (GiB)")
     if not shown:
-        return _say(ax, "No bar: no launch prints its pool (kv_cache_gib).", instead=True)
+        return say(ax, "No bar: no launch prints its pool (kv_cache_gib).", instead=True)
     for y, launch in enumerate(shown):
         left = 0.0
         for part, name in _PARTS.items():
@@ -64,18 +64,18 @@ def launch_bars(launches, ax=None):
     ax.set(ylim=(len(shown) - 0.4, -0.6), xlim=(0, 1.3 * ax.dataLim.xmax))
     if lacking := [part for part, name in _PARTS.items() if all(
             getattr(launch, name) is None for launch in shown)]:
-        _say(ax, f"Not printed by these launches: {', '.join(lacking)}.")
-    return _legend(ax, ncols=4)
+        say(ax, f"Not printed by these launches: {', '.join(lacking)}.")
+    return legend(ax, ncols=4)
 
 
 def law_gaps(model, ax=None):
     """Measured - predicted P of each launch, MiB: plain law (a1 = a2 = k = 0) and whole law."""
-    ax = _axes(ax)
+    ax = axes_of(ax)
     used = [f for f in model.launches if f.launch.peak_activation is not None]
     ax.set(xlabel=LABEL["max_num_batched_tokens"], ylabel="measured - predicted\nP (MiB)")
     k1, a1, k2, a2, k = (value.n for value in (model.k1, model.a1, model.k2, model.a2, model.k))
     if not used or not np.isfinite([k1, k2]).all():
-        return _say(ax, "No gap: it needs launches with P and both slopes.", instead=True)
+        return say(ax, "No gap: it needs launches with P and both slopes.", instead=True)
     tokens, seqs, peak = (column([f.launch for f in used], name) for name in (
         "max_num_batched_tokens", "max_num_seqs", "peak_activation"))
     plain, whole = ((peak - peak_activation(tokens, seqs, *terms)) / MIB for terms in (
@@ -88,17 +88,17 @@ def law_gaps(model, ax=None):
     ax.plot([0, tokens.max()], [0, k * tokens.max() / MIB], ":", color=GREY,
             label=f"k·B, k = {k:,.0f} bytes a token")
     ax.xaxis.set_major_formatter(THOUSANDS)
-    return _legend(ax, ncols=2)
+    return legend(ax, ncols=2)
 
 
 def sampler_steps(launches, ax=None):
     """P as printed against max_num_seqs, GiB, and what each further request took, in MiB."""
-    ax = _axes(ax)
+    ax = axes_of(ax)
     known = [launch for launch in launches if launch.peak_activation and launch.max_num_seqs]
     known.sort(key=lambda launch: launch.max_num_seqs)
     ax.set(xlabel=LABEL["max_num_seqs"], ylabel="peak activation, P (GiB)")
     if len(known) < 2:
-        return _say(ax, "No step: fewer than two launches give max_num_seqs and P.", instead=True)
+        return say(ax, "No step: fewer than two launches give max_num_seqs and P.", instead=True)
     seqs, peak = column(known, "max_num_seqs"), column(known, "peak_activation")
     half = printed_half_widths(peak)
     ax.errorbar(seqs, peak / GIB, half / GIB, fmt="o-", color=LOOK["sampler run"][0], capsize=3,
@@ -110,15 +110,15 @@ def sampler_steps(launches, ax=None):
                     (seqs[i:i + 2].mean(), peak[i:i + 2].mean() / GIB), (10, -8),
                     textcoords="offset points", fontsize=8, va="top")
     ax.set(ylim=(0, 1.12 * peak.max() / GIB), xlim=(0, 1.1 * seqs.max()))
-    return _legend(ax)
+    return legend(ax)
 
 
 def releases(launches, ax=None):
     """P of the same flags on each release, GiB, and what that is for each request, MiB."""
-    ax, known = _axes(ax, 2.4), [launch for launch in launches if launch.peak_activation]
+    ax, known = axes_of(ax, 2.4), [launch for launch in launches if launch.peak_activation]
     ax.set_xlabel("peak activation, P (GiB)")
     if not known:
-        return _say(ax, "No bar: no launch prints P.", instead=True)
+        return say(ax, "No bar: no launch prints P.", instead=True)
     for y, launch in enumerate(known):
         size, seqs, look = launch.peak_activation, launch.max_num_seqs, LOOK["either run"]
         ax.barh(y, size / GIB, 0.6, color=look[0], hatch=look[1], ec="w")
@@ -134,11 +134,11 @@ def off_the_point(optimum, along, ax=None):
 
     along: "max_num_seqs" or "max_num_batched_tokens". On the right the pool in GiB.
     """
-    ax, best = _axes(ax), optimum.recommended
+    ax, best = axes_of(ax), optimum.recommended
     held = next(name for name in LABEL if name != along)
     ax.set(xlabel=LABEL[along], ylabel="requests at once, all full")
     if best is None:
-        return _say(ax, f"No picture: {optimum.reason}.", instead=True)
+        return say(ax, f"No picture: {optimum.reason}.", instead=True)
     pool = Pool(optimum.model, optimum.workload, 1)
     mark, at = getattr(best, along), {held: getattr(best, held)}
     x = np.unique(np.r_[np.linspace(1, 2.4 * mark, 241).astype(int), mark])
@@ -160,15 +160,15 @@ def off_the_point(optimum, along, ax=None):
         right = ax.secondary_yaxis("right", functions=(lambda n: n * request / GIB,
                                                        lambda gib: gib * GIB / request))
         right.set_ylabel("KV cache pool (GiB)")
-    return _legend(_say(ax, f"Held: {SHORT[held]} {at[held]:,}."), ncols=2)
+    return legend(say(ax, f"Held: {SHORT[held]} {at[held]:,}."), ncols=2)
 
 
 def request_cost(optimum, ax=None):
     """Memory of one request, MiB, at a quarter to four times the given length: KV cache and K2."""
-    ax, model = _axes(ax), optimum.model
+    ax, model = axes_of(ax), optimum.model
     ax.set(xlabel="length of a finished request, L (tokens)", ylabel="memory of one request (MiB)")
     if optimum.recommended is None:
-        return _say(ax, f"No picture: {optimum.reason}.", instead=True)
+        return say(ax, f"No picture: {optimum.reason}.", instead=True)
     budget = optimum.recommended.max_num_batched_tokens
     lengths = [length for factor in (1, 2, 4, 8, 16) if model.request_forms(
         length := max(1, optimum.workload.length * factor // 4))]
@@ -184,7 +184,7 @@ def request_cost(optimum, ax=None):
                     textcoords="offset points", fontsize=8)
     ax.set_xticks(range(len(lengths)), [f"{length:,}" for length in lengths])
     ax.set_ylim(0, 1.28 * (kv + slice_))
-    return _legend(ax)
+    return legend(ax)
 
 
 def rounding_spread(printed, exact, ax=None):
@@ -192,10 +192,10 @@ def rounding_spread(printed, exact, ax=None):
 
     printed, exact: optima of the same launches as the log prints them, and to the byte.
     """
-    ax, seed = _axes(ax), printed.method
+    ax, seed = axes_of(ax), printed.method
     ax.set(xlabel="C* (requests)", ylabel=f"draws of {DRAWS}")
     if reason := seed.reason or printed.reason or exact.method.reason or exact.reason:
-        return _say(ax, f"No spread: {reason}.", instead=True)
+        return say(ax, f"No spread: {reason}.", instead=True)
     middle, error = seed.max_num_seqs.n, seed.max_num_seqs.s
     _, edges, _ = ax.hist(_formula_over_equal_logs(printed), 30, color="#dcdcdc", ec=GREY,
                           label="four-launch formula, over true figures that are printed the same")
@@ -208,7 +208,7 @@ def rounding_spread(printed, exact, ax=None):
                label=f"refined, printed: {with_error(printed.max_num_seqs)}")
     ax.axvline(exact.max_num_seqs.n, ls=":", color=INK, lw=1.5,
                label=f"refined, exact bytes: {exact.max_num_seqs.n:,.4f}")
-    return _legend(ax, ncols=1)
+    return legend(ax, ncols=1)
 
 
 def _formula_over_equal_logs(optimum) -> np.ndarray:
