@@ -72,7 +72,7 @@ class Picture:
 def png(pixels) -> bytes:
     """PNG of (height, width, 4) pixels; the same pixels give the same bytes."""
     out = io.BytesIO()
-    Image.fromarray(np.ascontiguousarray(pixels[..., :3])).save(out, "png", compress_level=1)
+    Image.fromarray(pixels).save(out, "png", compress_level=1)
     return out.getvalue()
 
 
