@@ -10,6 +10,8 @@ from .look import GREY, INK, LOOK, axes_of, branch_of, legend, say
 from .optimum import default_flags
 from .units import GIB
 
+DEFAULT = "vLLM default"
+
 
 def budget_bars(model, optimum, ax=None, chosen=None, part=None):
     """One GPU's memory as stacked bars, GiB: at the recommended flags and at vLLM's default flags.
@@ -20,12 +22,15 @@ def budget_bars(model, optimum, ax=None, chosen=None, part=None):
     """
     ax = axes_of(ax, 2.6)
     ax.set_xlabel("memory of one GPU (GiB)")
-    bars, moving = budgets(model, optimum, chosen), {"animated": part is not None}
+    bars = budgets(model, optimum, chosen)
     if not bars:
         return say(ax, "No bar: it needs the pool and the peak of a launch, and total_memory_gib "
                    "with gpu_memory_utilization, or model_weights_gib with non_torch_gib.", True)
     whole = max(bar.whole for bar in bars) / GIB
     for y, bar in enumerate(bars):
+        if bar.still and part == "moving":
+            continue
+        moving = {"animated": part is not None and not bar.still}
         ax.text(-0.01, y, bar.label, transform=ax.get_yaxis_transform(), ha="right", va="center",
                 **moving)
         left = last = 0.0
@@ -55,12 +60,16 @@ def budget_bars(model, optimum, ax=None, chosen=None, part=None):
 
 @dataclass(frozen=True)
 class Budget:
-    """One bar: bytes of each segment above 0, the utilization ceiling, and the whole card."""
+    """One bar: bytes of each segment above 0, the utilization ceiling, and the whole card.
+
+    ``still``: the requests do not move it.
+    """
 
     label: str
     segments: dict[str, float]
     ceiling: float
     whole: float
+    still: bool = False
 
 
 def budgets(model, optimum, chosen=None) -> list[Budget]:
@@ -79,7 +88,7 @@ def budgets(model, optimum, chosen=None) -> list[Budget]:
             bars.append(Budget(
                 f"{label}\nmns {f'{seqs:,}' if seqs else '?'}\nmnbt {tokens:,}", segments,
                 total * share if total * share > 0 else used,
-                max(sum(segments.values()), total if total > 0 else 0)))
+                max(sum(segments.values()), total if total > 0 else 0), label == DEFAULT))
     return bars
 
 
@@ -94,7 +103,7 @@ def _states(model, optimum, chosen, total):
                    branch_of(model, f), f.launch.peak_activation or math.nan, f.launch.kv_cache)
         return
     flags = {"recommended": (best.max_num_seqs, best.max_num_batched_tokens), "chosen": chosen,
-             "vLLM default": default_flags(total) if total > 0 else None}
+             DEFAULT: default_flags(total) if total > 0 else None}
     for label, (seqs, tokens) in ((label, both) for label, both in flags.items() if both):
         pools = dict(zip(("model run", "sampler run"), model.pools(seqs, tokens)))
         branch = min(pools, key=lambda run: pools[run].n)

@@ -98,8 +98,9 @@ def _law_frame(model, optimum, chosen):
 
 
 def _budget_frame(model, optimum, chosen):
-    """The segments for the legend, the number of bars and the end of the axis."""
+    """The segments for the legend, the number of bars, the end of the axis, and the still bars."""
     bars = budgets(model, optimum, chosen)
     return (len(bars), max((bar.whole for bar in bars), default=0),
             *dict.fromkeys(name for bar in bars for name in bar.segments),
+            *((bar.ceiling, *bar.segments.values()) for bar in bars if bar.still),
             any(bar.whole > bar.ceiling for bar in bars))
