@@ -133,7 +133,8 @@ def test_jamba_by_hand(tmp_path):
     """Jamba v0.1: 4 of 32 layers attend; a state of 8192 x (3 + 16) bf16 elements in the others."""
     cache = cache_layout(config({
         "model_type": "jamba", "hidden_size": 4096, "num_hidden_layers": 32,
-        "num_attention_heads": 32, "num_key_value_heads": 8, "mamba_expand": 2, "mamba_d_state": 16, "mamba_d_conv": 4,
+        "num_attention_heads": 32, "num_key_value_heads": 8, "mamba_expand": 2,
+        "mamba_d_state": 16, "mamba_d_conv": 4,
         "attn_layer_period": 8, "attn_layer_offset": 4}, tmp_path))
     state, token = 8192 * (3 + 16) * 2, 2 * 8 * 128 * 2
     assert cache.block_size == 16 * math.ceil(state / (16 * token)) == 80

@@ -130,7 +130,7 @@ class ModelConfig:
         for name in _UNKNOWN_KINDS:
             if self.get(name):
                 raise MissingFigure(f"{self.path}: {name}: its layers keep a cache of a "
-                                    "kind that is not known here; launch the server once and read its log")
+                                    "kind that is not known here; launch once and read the log")
         layers = self.count("num_hidden_layers")
         named = self._named_kinds(layers)
         unknown = sorted({str(each)[:30] for each in named} - KINDS.keys())
