@@ -53,11 +53,22 @@ def test_a_model_inside_a_multimodal_config(tmp_path):
     assert read_shape(tmp_path).hidden_state_bytes == 8192
 
 
-@pytest.mark.parametrize("extra", [{"sliding_window": 4096}, {"kv_lora_rank": 512},
-                                   {"layer_types": ["linear_attention", "full_attention"]}])
+@pytest.mark.parametrize("extra", [
+    {"sliding_window": 4096}, {"layer_types": ["linear_attention", "full_attention"] * 16},
+    {"sliding_window": 1024, "layer_types": ["sliding_attention", "full_attention"] * 16}])
 def test_no_single_figure_a_token_where_layers_differ(tmp_path, extra):
     write(tmp_path, LLAMA | extra)
-    assert read_shape(tmp_path).kv_bytes_per_token is None
+    shape = read_shape(tmp_path)
+    assert shape.kv_bytes_per_token is None and shape.hybrid
+
+
+def test_latent_attention_is_one_figure_a_token(tmp_path):
+    """DeepSeek-V2-Lite: 27 layers x (512 + 64) x 2 bytes, the same on every tensor parallel rank."""
+    write(tmp_path, LLAMA | {"model_type": "deepseek_v2", "num_hidden_layers": 27,
+                             "kv_lora_rank": 512, "qk_rope_head_dim": 64})
+    for ranks in (1, 4):
+        shape = read_shape(tmp_path, ranks)
+        assert shape.kv_bytes_per_token == 31104 and not shape.hybrid
 
 
 @pytest.mark.parametrize("config", ["{", "[]", "{}", "[" * 100_000, {"hidden_size": "4096"}, {"hidden_size": 0},

@@ -1,11 +1,14 @@
 """The cost of a request in a shared pool, against vLLM's own arithmetic and a real pair of logs."""
 
+import json
 import math
 from dataclasses import replace
 
 import pytest
+from click.testing import CliRunner
 
-from vllm_tuning.kv_cache import Shape
+from vllm_tuning.cli import main
+from vllm_tuning.kv_cache import Shape, read_shape
 from vllm_tuning.launches import Launch, parse_launches
 from vllm_tuning.memory_model import fit_memory_model
 from vllm_tuning.optimum import find_optimum
@@ -145,3 +148,82 @@ def test_whole_blocks_are_not_taken_for_several_kinds_of_layers(length, block, d
         launch = Launch(max_model_len=length, kv_cache_tokens=blocks * block * dcp,
                         max_concurrency=round(concurrency, 2))
         assert not is_hybrid([launch], None)
+
+
+# ---------------------------------------------------------------- from config.json
+
+CONFIG = {"model_type": "gemma3_text", "hidden_size": 4096, "num_hidden_layers": 60,
+          "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128,
+          "sliding_window": WINDOW, "sliding_window_pattern": 6}  # pages of 4,096 bytes a token
+
+
+def shape(tmp_path, **more):
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG | more))
+    return read_shape(tmp_path)
+
+
+@pytest.mark.parametrize("length", [20, 500, 1500, 5000, 9000, 30000, 66000, 131072])
+def test_with_a_config_four_launches_tell_any_length(length, tmp_path):
+    model = fit_memory_model(launches(*FOUR), shape(tmp_path))
+    best = find_optimum(model, Workload(length // 2, length - length // 2)).recommended
+    assert "config_disagrees" not in {notice.name for notice in model.notices}
+    assert holds(best.max_num_seqs, best.max_num_batched_tokens, length)
+    assert not holds(best.max_num_seqs * 1.02 + 2, best.max_num_batched_tokens, length)
+
+
+def test_the_configured_cost_is_never_below_the_rule(tmp_path):
+    forms, = fit_memory_model(launches(*FOUR), shape(tmp_path)).request_cost.forms(5120)
+    for budget in (16, 700, 2048, 5000, 20000):
+        cost = min((fixed + budget * more).n for fixed, more in forms)
+        assert 0 <= cost / (PAGE * FULL) - blocks_of(5120, budget) <= SLIDING / FULL + 1e-9
+
+
+def test_a_config_needs_no_concurrency_in_the_launches(tmp_path):
+    rows = [replace(launch, max_concurrency=None, kv_cache_tokens=None)
+            for launch in launches(*FOUR)]
+    model = fit_memory_model(rows, shape(tmp_path))
+    best = find_optimum(model, Workload(3000, 2000)).recommended
+    assert holds(best.max_num_seqs, best.max_num_batched_tokens, 5000)
+    assert not holds(best.max_num_seqs * 1.02 + 2, best.max_num_batched_tokens, 5000)
+
+
+def test_launches_that_contradict_the_config_are_told_and_the_dearer_counts(tmp_path):
+    """A config of 54 layers prices a request too low: at the launched length the launches count."""
+    cheap = fit_memory_model(launches(*FOUR), shape(tmp_path, num_hidden_layers=54))
+    assert "config_disagrees" in {notice.name for notice in cheap.notices}
+    best = find_optimum(cheap, Workload(60000, 5536)).recommended
+    assert holds(best.max_num_seqs, best.max_num_batched_tokens, 65536)
+
+
+def test_recurrent_layers_by_the_config(tmp_path):
+    """10 of 50 layers attend; a state fills one block of 1,056 tokens in each of four groups."""
+    page = 1056 * 4096
+    recurrent = shape(tmp_path, model_type="qwen3_next", sliding_window=None, num_hidden_layers=50,
+                      layer_types=(["linear_attention"] * 4 + ["full_attention"]) * 10,
+                      linear_num_key_heads=16, linear_num_value_heads=128, linear_key_head_dim=128,
+                      linear_value_head_dim=128)
+    rows = [Launch(max_num_seqs=s, max_num_batched_tokens=b, max_model_len=65536,
+                   kv_cache=round(60 - max(150e3 * b, 3e6 * s) / GIB, 2) * GIB,
+                   warnings=("hybrid_kv",)) for s, b, _ in FOUR]
+    best = find_optimum(fit_memory_model(rows, recurrent), Workload(7000, 1000)).recommended
+    pool = 60 * GIB - max(150e3 * best.max_num_batched_tokens, 3e6 * best.max_num_seqs)
+    blocks = pool // (10 * page) - 1
+    assert best.max_num_seqs * (math.ceil(8000 / 1056) + 4) <= blocks
+    assert (best.max_num_seqs * 1.01 + 2) * (math.ceil(8000 / 1056) + 4) > blocks
+
+
+def test_the_command_answers_for_a_hybrid_model_with_its_config(tmp_path):
+    """Four starts and config.json, no further launch; JSON says that the cost is the config's."""
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    (tmp_path / "launches.csv").write_text(
+        "vllm_version,max_num_seqs,max_num_batched_tokens,max_model_len,kv_cache_gib,"
+        "kv_cache_tokens,max_concurrency,warnings\n" + "\n".join(row(*each) for each in FOUR))
+    done = CliRunner().invoke(main, ["recommend", str(tmp_path), "--input-len", "1000",
+                                     "--output-len", "1000", "--json"])
+    best = json.loads(done.stdout)["recommended"]
+    assert holds(best["max_num_seqs"], best["max_num_batched_tokens"], 2000)
+    fitted = json.loads(CliRunner().invoke(main, ["fit", str(tmp_path), "--json"]).stdout)
+    assert fitted["request_cost"]["source"] == "config"
+    assert fitted["request_cost"]["per_token"] == PAGE * FULL / BLOCK
+    text = CliRunner().invoke(main, ["fit", str(tmp_path)]).stdout
+    assert "A request costs" in text and max(map(len, text.splitlines())) <= 80

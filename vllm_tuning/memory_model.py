@@ -21,7 +21,7 @@ from .gaps import NextLaunch, missing_reasons, next_launches, poor_fit, repeats_
 from .kv_cache import Shape, read_shape
 from .launches import KNOBS, Launch, Notice, column, locate
 from .readings import Route, corrections_to_pool, kv_per_token, rounding, routes
-from .request_cost import RequestCost, fit_request_cost, is_hybrid
+from .request_cost import ConfiguredCost, RequestCost, cost_of_request, is_hybrid
 from .sources import read_source
 from .uncertain import UNKNOWN, exact, is_known, nominal, stderr
 from .units import GIB, InputError
@@ -60,7 +60,7 @@ class MemoryModel:
     sampler_headroom: UFloat
     left_over: UFloat
     kv_per_token: UFloat
-    request_cost: RequestCost | None
+    request_cost: RequestCost | ConfiguredCost | None
     graph_charge: float
     block_size: int
     launches: tuple[FittedLaunch, ...]
@@ -158,7 +158,9 @@ def fit_memory_model(launches: list[Launch], shape: Shape | None = None) -> Memo
             "give --config config.json, or kv_cache_gib in one launch"))
     best = min(solved, key=_uncertainty)
     if hybrid:
-        best = replace(best, hybrid=True, request_cost=fit_request_cost(used, block_size))
+        cost, disagreement = cost_of_request(used, shape, block_size)
+        notices += [disagreement] if disagreement else []
+        best = replace(best, hybrid=True, request_cost=cost)
     return _explain(best, notices)
 
 
@@ -177,7 +179,8 @@ def model_of(sources, config=None) -> MemoryModel:
         return next((v for launch in launches if (v := getattr(launch, name))), default)
 
     shape = read_shape(config, first("tensor_parallel_size", 1),
-                       first("pipeline_parallel_size", 1), first("kv_cache_dtype"))
+                       first("pipeline_parallel_size", 1), first("kv_cache_dtype"),
+                       first("block_size", 16))
     return fit_memory_model(launches, shape)
 
 

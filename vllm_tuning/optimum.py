@@ -207,7 +207,7 @@ def _unknown_cost(model: MemoryModel, workload: Workload) -> str:
     if model.request_cost is None:
         return reason + ("these launches do not tell what it costs: it takes kv_cache_gib and "
                          "max_concurrency of the four launches at one max_model_len and of one more "
-                         f"with --max-model-len {workload.length}")
+                         f"with --max-model-len {workload.length}, or --config config.json")
     return reason + (f"the launches tell its cost at max_model_len {model.request_cost.lengths[0]:,} "
                      f"only: launch once more with --max-model-len {workload.length}")
 

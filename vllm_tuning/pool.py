@@ -17,15 +17,16 @@ NORMAL_95 = 1.6448536269514722  # one-sided quantile of the normal distribution
 class Pool:
     """The pool at integer flags, less what full requests need: linear in the model's parameters.
 
-    In tokens where a request costs its whole blocks of them, else in bytes.
+    In tokens where a request costs its whole blocks of them, else in bytes; ``unit`` is a block.
     """
 
     def __init__(self, model: MemoryModel, workload: Workload, least_budget: int):
         self.model, self.least_budget = model, least_budget
         self.quantile = one_sided_quantile(model)
         size = exact(1) if model.hybrid else model.kv_per_token
-        self.unit = 1 if model.hybrid else model.block_size
-        self.reserved = 0 if model.hybrid else 1  # blocks
+        cost = model.request_cost
+        self.unit, self.reserved = (cost.block_bytes, cost.reserved) if model.hybrid else (
+            model.block_size, 1)
         laws = (model.request_forms(workload.length) if model.hybrid else
                 [[(exact(workload.blocks(model.block_size) * model.block_size), exact(0))]])
         in_units = [*(value / size for value in (

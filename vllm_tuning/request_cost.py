@@ -1,4 +1,4 @@
-"""What one request costs where layers of several kinds share the pool, from launches.
+"""What one request costs where layers of several kinds share the pool, from launches or config.
 
 Full attention keeps every token, a recurrent state is kept once, and a sliding window of w tokens
 keeps at most w - 1 + B of them while prefill runs in steps of B. So a request of L tokens takes
@@ -7,7 +7,8 @@ keeps at most w - 1 + B of them while prefill runs in steps of B. So a request o
     b*L + c*min(w + B, L)                    sliding windows
 
 bytes. vLLM prints how many requests of max_model_len tokens the pool holds, so each launch tells the
-cost of one of them: KV / max_concurrency.
+cost of one of them: KV / max_concurrency. A config.json tells the groups of layers, hence the whole
+law; the launches then only check it.
 """
 
 import math
@@ -17,8 +18,8 @@ import numpy as np
 from uncertainties import UFloat, correlated_values
 
 from .branches import least_squares
-from .kv_cache import Shape
-from .launches import Launch, column, release
+from .kv_cache import CacheLayout, Shape
+from .launches import Launch, Notice, column, release
 from .uncertain import exact, nominal, stderr
 from .units import printed_half_widths
 
@@ -53,6 +54,9 @@ class RequestCost:
                 "stderr": {name: stderr(value) for name, value in self.laws[0].items()},
                 "lengths": list(self.lengths)}
 
+    block_bytes = 1  # the size of a block, and whether vLLM keeps one back, are within the error
+    reserved = 0
+
     @property
     def in_words(self) -> list[tuple[UFloat, str]]:
         """Each term of the plainest law with what it is for."""
@@ -67,6 +71,83 @@ class RequestCost:
         if len(self.lengths) == 1 and not length <= self.lengths[0] <= 2 * length:
             return []
         return [_forms(law, length, self.block) for law in self.laws]
+
+
+@dataclass(frozen=True)
+class ConfiguredCost:
+    """Bytes of one request by the groups of layers of a config.json, in whole blocks.
+
+    ``measured``: what the launches tell, where they contradict the config; the dearer one counts.
+    """
+
+    cache: CacheLayout
+    measured: RequestCost | None = None
+    lengths = ()  # any
+    reserved = 1
+
+    @property
+    def block_bytes(self) -> int:
+        return self.cache.block_bytes
+
+    def to_dict(self) -> dict:
+        """a + b*L, bytes: ``fixed`` with full windows at B = 0, ``per_budget`` for each token of B."""
+        at_none, per_budget = self._fixed
+        return {"per_token": self.cache.per_token, "fixed": at_none, "per_budget": per_budget,
+                "stderr": dict.fromkeys(("per_token", "fixed", "per_budget"), 0.0), "lengths": [],
+                "source": "config"}
+
+    @property
+    def _fixed(self) -> tuple[float, float]:
+        step = 2**20  # tokens of B, many whole blocks
+        small, large = self.cache.fixed(0), self.cache.fixed(step)
+        return float(small), (large - small) / step
+
+    @property
+    def in_words(self) -> list[tuple[UFloat, str]]:
+        fixed, per_budget = self._fixed
+        return [(exact(value), _WORDS[name]) for name, value in (
+            ("per_token", self.cache.per_token), ("window" if per_budget else "fixed", fixed),
+            ("per_budget", per_budget)) if value]
+
+    def forms(self, length: int) -> list[list[tuple[UFloat, UFloat]]]:
+        """As of ``RequestCost``: never below vLLM's rule, above it by a block a group at most."""
+        forms = [(exact(fixed), exact(more)) for fixed, more in self.cache.forms(length)]
+        return [forms, *(self.measured.forms(length) if self.measured else [])]
+
+
+def cost_of_request(launches: list[Launch], shape: Shape | None, block: int = 16,
+                    ) -> tuple[RequestCost | ConfiguredCost | None, Notice | None]:
+    """What a request costs: by the config where there is one, checked against what launches print.
+
+    Else, or where they contradict it by more than their printed units, as the launches tell.
+    """
+    if shape is None or shape.cache is None:
+        return fit_request_cost(launches, block), None
+    for launch, printed, least, most in _against_config(launches, shape.cache):
+        if least <= printed <= most:
+            continue
+        measured = fit_request_cost(launches, block)
+        return ConfiguredCost(shape.cache, measured), Notice(
+            "config_disagrees",
+            f"{launch.where}: the pool holds {printed:,.2f} requests of {launch.max_model_len:,} "
+            f"tokens as printed, {(least + most) / 2:,.2f} by config.json: another model, or layers "
+            "added by a flag (speculative decoding). " + (
+                "The dearer of both costs is taken." if measured else
+                "The config's cost is taken, because the launches do not tell one."))
+    return ConfiguredCost(shape.cache), None
+
+
+def _against_config(launches: list[Launch], cache: CacheLayout):
+    """Each launch that prints a concurrency, and the bounds that the config sets for it."""
+    half_widths = printed_half_widths(column(launches, "kv_cache"))
+    windows = any(group.window for group in cache.groups)
+    for launch, half in zip(launches, half_widths):
+        held, budget = _concurrency(launch), launch.max_num_batched_tokens
+        if not held or not launch.kv_cache or launch.kv_cache < 0 or (windows and not budget):
+            continue
+        blocks = cache.request_blocks(launch.max_model_len, budget or 1)
+        low, high = (cache.blocks(launch.kv_cache + sign * half) / blocks for sign in (-1, 1))
+        yield launch, held[0], low - held[1], high + held[1]
 
 
 def _forms(law: dict[str, UFloat], length: int, block: int) -> list[tuple[UFloat, UFloat]]:
