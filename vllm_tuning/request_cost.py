@@ -119,7 +119,8 @@ def cost_of_request(launches: list[Launch], shape: Shape | None, block: int = 16
                     ) -> tuple[RequestCost | ConfiguredCost | None, Notice | None]:
     """What a request costs: by the config where there is one, checked against what launches print.
 
-    Else, or where they contradict it by more than their printed units, as the launches tell.
+    Else as the launches tell. Where they contradict the config by more than their printed units,
+    the dearer of both, or None where they do not tell it.
     """
     if shape is None or shape.cache is None:
         return fit_request_cost(launches, block), None
@@ -127,13 +128,13 @@ def cost_of_request(launches: list[Launch], shape: Shape | None, block: int = 16
         if least <= printed <= most:
             continue
         measured = fit_request_cost(launches, block)
-        return ConfiguredCost(shape.cache, measured), Notice(
+        return measured and ConfiguredCost(shape.cache, measured), Notice(
             "config_disagrees",
             f"{launch.where}: the pool holds {printed:,.2f} requests of {launch.max_model_len:,} "
             f"tokens as printed, {(least + most) / 2:,.2f} by config.json: another model, or layers "
             "added by a flag (speculative decoding). " + (
                 "The dearer of both costs is taken." if measured else
-                "The config's cost is taken, because the launches do not tell one."))
+                "So the config cannot tell the cost, and the launches do not either."))
     return ConfiguredCost(shape.cache), None
 
 
