@@ -11,6 +11,7 @@ from .scheduler import Scheduler, Step
 from .scheduler_config import Request, SchedulerConfig
 from .trace import Trace, TraceRecorder
 from .units import InputError
+from .workload import Workload
 
 
 @dataclass(frozen=True)
@@ -197,6 +198,12 @@ def fixed_requests(count: int, input_len: int, output_len: int) -> Iterator[Requ
     """``count`` requests of one length, all at step 0, made as they are read."""
     for number in range(count):
         yield Request(f"r{number}", input_len, output_len)
+
+
+def requests_of(workloads: Iterable[Workload]) -> Iterator[Request]:
+    """One request of each, all at step 0."""
+    for number, workload in enumerate(workloads):
+        yield Request(f"r{number}", workload.input_len, workload.output_len)
 
 
 def poisson_arrivals(requests: Iterable[Request], rate: float, step_time: float,
