@@ -45,6 +45,13 @@ GPUS = {  # the makers' data sheets; rates given "with sparsity" are halved
 }
 
 
+def gpu_named(name: str) -> Gpu:
+    """A GPU of the table. Raises InputError."""
+    if name not in GPUS:
+        raise InputError(f"gpu {name!r} is not in the table; it has {', '.join(GPUS)}")
+    return GPUS[name]
+
+
 @dataclass(frozen=True)
 class Roofline:
     """The least time of a step of a dense model on one GPU: bytes to move, operations to do.
