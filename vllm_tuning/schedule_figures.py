@@ -7,8 +7,9 @@ import numpy as np
 from IPython.display import Markdown
 
 from .figures import INK, STAR, THOUSANDS, _axes, _legend, _say
-from .step_time import estimate
+from .step_time import COEFFICIENTS, estimate
 from .sweep import Sweep
+from .terminal import with_error
 
 WORK = {  # colour of Okabe and Ito, hatch
     "prompt": ("#E69F00", "////"),
@@ -203,7 +204,9 @@ def load_runs(runs, fitted, ax=None):
                     color=LINES[1][0], alpha=0.15, label="± one standard error of a further run")
     ax.set(xlabel="tokens a step (mean of the run)", ylabel="time of a step (ms)", ylim=0,
            xlim=(0, x[-1]))
-    return _legend(ax)
+    said = (f"{name} {with_error(1e3 * value).replace('+-', '±')} ms" if value else
+            f"{name} not known" for name in COEFFICIENTS for value in [getattr(fitted, name)])
+    return _legend(_say(ax, f"Estimated from {fitted.runs} runs: {', '.join(said)}."))
 
 
 def over_mns(sweeps: dict[str, Sweep], what: str, ax=None):

@@ -170,6 +170,8 @@ def read_load_runs(path: str | os.PathLike) -> np.ndarray:
     except (KeyError, TypeError, ValueError, csv.Error):
         raise InputError(f"{path}: expected a CSV with a header and numbers under "
                          f"{', '.join(RUN_COLUMNS)}") from None
+    if not len(runs):
+        raise InputError(f"{path}: no run; expected a CSV with {', '.join(RUN_COLUMNS)}")
     if not all((np.isfinite(runs[name]) & (runs[name] > 0)).all() for name in RUN_COLUMNS):
         raise InputError(f"{path}: every {', '.join(RUN_COLUMNS)} must be above 0")
     return runs

@@ -63,7 +63,7 @@ def read_lengths(path: str | os.PathLike) -> list[Workload]:
                                       _tokens(entry, OUTPUT_COLUMNS, "output")))
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
-    except (ValueError, RecursionError, csv.Error) as error:
+    except (ValueError, csv.Error) as error:
         what = str(error) if isinstance(error, InputError) else f"neither CSV nor JSONL ({error})"
         raise InputError(f"{path}:{line}: {what}" if line else f"{path}: {what}") from None
     if not found:
@@ -75,17 +75,14 @@ def read_lengths(path: str | os.PathLike) -> list[Workload]:
 def _json_lines(file):
     for number, line in enumerate(file, 1):
         if line.strip():
-            yield number, _object(number, line)
+            yield number, _object(line)
 
 
-def _object(number: int, line: str) -> dict:
+def _object(line: str):
     try:
-        entry = json.loads(line)
-    except ValueError:
-        entry = None
-    if not isinstance(entry, dict):
-        raise InputError(f"line {number} is no JSON object; JSONL has one a line")
-    return entry
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        return None
 
 
 def _csv_lines(file):
@@ -94,7 +91,9 @@ def _csv_lines(file):
         yield reader.line_num, entry
 
 
-def _tokens(entry: dict, columns: tuple[str, ...], what: str) -> int:
+def _tokens(entry, columns: tuple[str, ...], what: str) -> int:
+    if not isinstance(entry, dict):
+        raise InputError("no JSON object; JSONL has one a line")
     name = next((name for name in columns if entry.get(name) not in (None, "")), None)
     if name is None:
         raise InputError(f"no {what} tokens; expected one of {', '.join(columns)}")
