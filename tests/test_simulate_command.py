@@ -75,6 +75,35 @@ def test_launches_give_the_pool_and_the_flags():
     assert answer["summary"]["n_preempt"] == 0
 
 
+def test_lengths_of_a_file(tmp_path):
+    path = tmp_path / "lengths.csv"
+    path.write_text("prompt_tokens,output_tokens\n" + "100,20\n50,60\n" * 40)
+    answer = json.loads(run(*FLAGS, "--lengths", path, "--json").stdout)
+    assert answer["summary"]["n_requests"] == 80
+    assert answer["summary"]["output_tokens"] == 40 * (20 + 60)
+    assert answer["config"]["max_model_len"] == 120
+    few = json.loads(run(*FLAGS, "--lengths", path, "--requests", "3", "--json").stdout)["summary"]
+    assert (few["n_requests"], few["output_tokens"]) == (3, 20 + 60 + 20)
+    poisson = ("--arrival", "poisson:1", "--step-time", "0.1")
+    assert run(*FLAGS, "--lengths", path, *poisson).exit_code == 0
+    for args in (LENGTHS[:2], ["--workload", "x.json"]):
+        assert run(*FLAGS, "--lengths", path, *args).exit_code == 2
+    for args, reason in ((["--requests", "81"], "has 80 requests, fewer than --requests 81"),
+                         (["--num-gpu-blocks", "8"], "need 8 blocks of 16, and the pool has 7")):
+        result = run(*FLAGS, "--lengths", path, *args)
+        assert result.exit_code == 1 and reason in result.stderr and result.stderr.count("\n") == 1
+
+
+def test_launches_take_the_flags_for_the_length_of_95_percent(tmp_path):
+    path = tmp_path / "lengths.jsonl"
+    path.write_text(95 * '{"prompt_tokens": 1024, "output_tokens": 256}\n'
+                    + 5 * '{"prompt_tokens": 1536, "output_tokens": 512}\n')
+    answer = json.loads(run("llama-3-8b-2-layers", "--lengths", path, "--json").stdout)
+    fixed = json.loads(run("llama-3-8b-2-layers", "--input-len", "1024", "--output-len", "256",
+                           "--requests", "1", "--json").stdout)
+    assert answer["config"] == fixed["config"]
+
+
 def test_the_answer_is_a_table_of_80_columns_without_a_progress_bar():
     result = run(*FLAGS, *LENGTHS)
     assert result.exit_code == 0 and result.stderr == "" and "preemptions" in result.stdout

@@ -187,7 +187,7 @@ def test_launches_that_do_not_tell_the_blocks():
 # ---------------------------------------------------------------- the load sweep of a real server
 
 
-def sweep(run):
+def burst_of(run, trace=False):
     """A run's requests, drawn as its load generator drew them, as a burst."""
     draw = random.Random(1)
     requests = []
@@ -196,7 +196,7 @@ def sweep(run):
         requests.append(Request(f"r{number}", len(prompt), draw.randint(*run["out"])))
     caching = "--no-enable-prefix-caching" not in run["extra"]
     config = SchedulerConfig(run["mns"], run["mnbt"], 129, 32, 512, enable_prefix_caching=caching)
-    return simulate(config, requests).summary
+    return simulate(config, requests, trace=trace)
 
 
 @pytest.mark.skipif(not LOAD.is_dir(), reason=f"no load runs of the real server in {LOAD}")
@@ -205,7 +205,7 @@ def test_a_burst_takes_the_steps_and_preemptions_of_the_real_server():
     assert len(runs) >= 10
     for path in runs:
         run = json.loads(path.read_text())
-        ours, real = sweep(run["config"]), run["result"]
+        ours, real = burst_of(run["config"]).summary, run["result"]
         assert ours.n_steps == pytest.approx(real["steps"], rel=0.05), path
         assert ours.n_preempt == pytest.approx(real["preemptions"], rel=0.15), path
 

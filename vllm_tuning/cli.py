@@ -4,6 +4,7 @@ import contextlib
 import errno
 import json
 import sys
+from itertools import repeat
 
 import click
 
@@ -193,7 +194,9 @@ def report(launches, input_len, output_len, config, folder):
               help="The pool, as vLLM prints it; or name LAUNCHES.")
 @click.option("--input-len", type=_Size(), metavar="N", help="Prompt tokens of a request.")
 @click.option("--output-len", type=_Size(), metavar="N", help="Generated tokens of a request.")
-@click.option("--requests", type=_Size(), metavar="N", help="How many.")
+@click.option("--lengths", metavar="FILE", help="Both for each request: a CSV or JSONL of "
+              "prompt_tokens and output_tokens.")
+@click.option("--requests", type=_Size(), metavar="N", help="How many; of a FILE the first N.")
 @click.option("--arrival", type=_Arrival(), metavar="burst|closed:N|poisson:RATE", default="burst",
               help="All at once (the default), N in flight, or at random, RATE a second.")
 @click.option("--step-time", type=float, metavar="S", help="Seconds a step takes, for poisson.")
@@ -214,10 +217,11 @@ def simulate(launches, workload, output, config, as_json, arrival, step_time, se
     """The V1 scheduler on a workload, step by step: preemptions, use of the pool, tokens a step.
 
     The workload is a FILE (in the format of traces, so that one can be replayed), or requests of
-    one length on a server with these flags. LAUNCHES tell its pool instead of --num-gpu-blocks.
+    one length, or of the lengths in a file, on a server with these flags. LAUNCHES tell its pool
+    instead of --num-gpu-blocks, and its flags for the length that 95 % of the requests keep to.
     """
     from .replay import config_to_json, read_workload, write_trace
-    from .simulation import fixed_requests, poisson_arrivals
+    from .simulation import poisson_arrivals, requests_of
     from .simulation import simulate as run
     from .terminal import simulation_text
 
@@ -231,13 +235,12 @@ def simulate(launches, workload, output, config, as_json, arrival, step_time, se
         server, requests, document = read_workload(workload)
         count = len(requests)
     else:
-        lengths = [options.pop(name) for name in ("input_len", "output_len")]
-        count = options.pop("requests")
-        if None in (count, *lengths):
-            raise click.UsageError("give --workload, or --input-len, --output-len and --requests")
-        server = _server(launches, config, *lengths, **options)
-        server.check(next(fixed_requests(1, *lengths)))
-        requests = fixed_requests(count, *lengths)
+        shapes, count = _shapes(*(options.pop(name) for name in (
+            "lengths", "requests", "input_len", "output_len")))
+        server = _server(launches, config, shapes, **options)
+        for request in requests_of(shapes):
+            server.check(request)
+        requests = requests_of(shapes if len(shapes) == count else repeat(shapes[0], count))
         if kind == "poisson":
             requests = poisson_arrivals(requests, number, step_time, seed)
     with _progress(count) as progress:
@@ -249,25 +252,45 @@ def simulate(launches, workload, output, config, as_json, arrival, step_time, se
                else simulation_text(done, click.style))
 
 
-def _server(launches, config, input_len, output_len, num_gpu_blocks, **options):
+def _shapes(lengths, requests, input_len, output_len):
+    """The lengths of all requests, or the one that they have; and how many requests."""
+    from .workload import Workload, read_lengths
+
+    if lengths is None:
+        if None in (requests, input_len, output_len):
+            raise click.UsageError("give --workload, --lengths, or --input-len, --output-len and "
+                                   "--requests")
+        return [Workload(input_len, output_len)], requests
+    if (input_len, output_len) != (None, None):
+        raise click.UsageError("--lengths and --input-len, --output-len exclude each other")
+    shapes = read_lengths(lengths)
+    if requests and requests > len(shapes):
+        raise InputError(f"{lengths}: has {len(shapes):,} requests, fewer than --requests "
+                         f"{requests:,}")
+    return shapes[:requests], requests or len(shapes)
+
+
+def _server(launches, config, shapes, num_gpu_blocks, **options):
     """The flags to simulate: given, or those of LAUNCHES with the pool expected at them."""
     from .scheduler_config import SchedulerConfig
 
     flags = {name: value for name, value in options.items() if value is not None}
     if bool(launches) == bool(num_gpu_blocks):
         raise click.UsageError("give either --num-gpu-blocks or LAUNCHES")
+    longest = {"max_model_len": max(shape.length for shape in shapes)}
     if launches:
         from .memory_model import model_of
         from .optimum import find_optimum
         from .simulation import server_at
-        from .workload import Workload
+        from .workload import at_percentile
 
-        return server_at(find_optimum(model_of(launches, config), Workload(input_len, output_len)),
-                         **flags)
+        model = model_of(launches, config)
+        if not any(fitted.launch.max_model_len for fitted in model.launches):
+            flags = longest | flags
+        return server_at(find_optimum(model, at_percentile(shapes)), **flags)
     if not {"max_num_seqs", "max_num_batched_tokens"} <= flags.keys():
         raise click.UsageError("give --max-num-seqs and --max-num-batched-tokens, or LAUNCHES")
-    return SchedulerConfig(num_gpu_blocks=num_gpu_blocks,
-                           **{"max_model_len": input_len + output_len} | flags)
+    return SchedulerConfig(num_gpu_blocks=num_gpu_blocks, **longest | flags)
 
 
 @contextlib.contextmanager

@@ -45,17 +45,20 @@ class Step:
     """What one step did; requests by their number.
 
     chunks: tokens of each request in the prefill; all others that run decode one. hits: prefix
-    tokens not computed anew. running, waiting, used (blocks): after scheduling; used_after: after
-    the output.
+    tokens not computed anew. first_token: those whose prompt is complete for the first time.
+    kv_tokens: tokens whose keys and values the running requests attend to, those of the step
+    included. running, waiting, used (blocks): after scheduling; used_after: after the output.
     """
 
     new: list[int] = field(default_factory=list)
     resumed: list[int] = field(default_factory=list)
     preempted: list[int] = field(default_factory=list)
     finished: list[int] = field(default_factory=list)
+    first_token: list[int] = field(default_factory=list)
     chunks: dict[int, int] = field(default_factory=dict)
     hits: dict[int, int] = field(default_factory=dict)
     tokens: int = 0
+    kv_tokens: int = 0
     running: int = 0
     waiting: int = 0
     used: int = 0
@@ -76,7 +79,7 @@ class Scheduler:
         self.due = defaultdict(dict)  # those that do, by the step modulo block_size of a new block
         self.finishing = defaultdict(dict)  # and by the step after which they are done
         self.now = 0  # steps scheduled
-        self.arrived = self.recomputed_tokens = 0
+        self.arrived = self.recomputed_tokens = self.kv_tokens = 0
 
     def add_request(self, request: Request) -> None:
         """Last in the WAITING queue."""
@@ -99,6 +102,8 @@ class Scheduler:
         step.used = self.block_pool.used
         self.now += 1
         self._update_after_schedule(step)
+        self.kv_tokens += step.tokens
+        step.kv_tokens = self.kv_tokens
         return step
 
     def update_from_output(self, step: Step) -> None:
@@ -185,6 +190,7 @@ class Scheduler:
         self.recomputed_tokens += max(0, (sequence.lost_tokens or 0) - computed)
         if hits:
             step.hits[number] = computed
+            self.kv_tokens += computed
             self.block_pool.touch(hits)
         sequence.blocks, sequence.num_cached_blocks = hits, len(hits)
         self._allocate_slots(sequence, tokens)
@@ -222,6 +228,8 @@ class Scheduler:
             if sequence.num_computed_tokens == sequence.num_tokens:
                 del self.prefilling[number]
                 self._start_decoding(sequence, self.now - sequence.num_computed_tokens)
+                if sequence.num_tokens == sequence.request.prompt_len:
+                    step.first_token.append(number)
 
     def _start_decoding(self, sequence: Sequence, since: int) -> None:
         sequence.decoding_since = since
@@ -260,6 +268,8 @@ class Scheduler:
 
     def _free(self, sequence: Sequence) -> None:
         """Blocks of generated tokens are hashed only now: no other request can hit them before."""
-        self._cache_full_blocks(sequence, self.computed_tokens(sequence))
+        computed = self.computed_tokens(sequence)
+        self._cache_full_blocks(sequence, computed)
+        self.kv_tokens -= computed
         self.block_pool.free_blocks(sequence.blocks)
         sequence.blocks, sequence.num_cached_blocks, sequence.num_computed_tokens = [], 0, 0

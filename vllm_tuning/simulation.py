@@ -5,12 +5,14 @@ from dataclasses import asdict, dataclass, field, replace
 
 import numpy as np
 
+from .kv_blocks import BlockPool
 from .optimum import Optimum
 from .pool import Pool
 from .scheduler import Scheduler, Step
 from .scheduler_config import Request, SchedulerConfig
 from .trace import Trace, TraceRecorder
 from .units import InputError
+from .workload import Workload
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,26 @@ def simulate(config: SchedulerConfig, requests: Iterable[Request], concurrency: 
         if progress and step.finished:
             progress(len(step.finished))
     return Simulation(config, totals.summary(scheduler), recorder and recorder.trace())
+
+
+def block_tables(config: SchedulerConfig, requests: Sequence[Request], block_ids: Sequence[int]):
+    """Step by step what is scheduled and where it lies, on the physical blocks ``block_ids``.
+
+    A list of (tokens of each request, block table of each running request) by the requests' ids; a
+    block table is a list of (physical block, slots filled). For small examples.
+    """
+    requests = sorted(map(config.check, requests), key=lambda request: request.at)
+    scheduler = Scheduler(config, BlockPool(block_ids, config.enable_prefix_caching))
+    names, steps = [request.id for request in requests], []
+    while scheduler.arrived < len(requests) or scheduler.running or scheduler.waiting:
+        for request in requests[scheduler.arrived:]:
+            if request.at <= scheduler.now:
+                scheduler.add_request(request)
+        step = scheduler.schedule()
+        steps.append(({names[n]: step.chunks.get(n, 1) for n in scheduler.running},
+                      {names[n]: scheduler.block_table(n) for n in scheduler.running}))
+        scheduler.update_from_output(step)
+    return steps
 
 
 class _Arrivals:
@@ -197,6 +219,12 @@ def fixed_requests(count: int, input_len: int, output_len: int) -> Iterator[Requ
     """``count`` requests of one length, all at step 0, made as they are read."""
     for number in range(count):
         yield Request(f"r{number}", input_len, output_len)
+
+
+def requests_of(workloads: Iterable[Workload]) -> Iterator[Request]:
+    """One request of each, all at step 0."""
+    for number, workload in enumerate(workloads):
+        yield Request(f"r{number}", workload.input_len, workload.output_len)
 
 
 def poisson_arrivals(requests: Iterable[Request], rate: float, step_time: float,

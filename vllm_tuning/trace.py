@@ -9,7 +9,7 @@ import numpy as np
 from .scheduler import Step
 from .scheduler_config import Request
 
-EVENTS = ("new", "resumed", "preempted", "finished")
+EVENTS = ("new", "resumed", "preempted", "finished", "first_token")
 
 
 @dataclass(frozen=True)
@@ -17,10 +17,11 @@ class Trace:
     """Arrays of one value a step, and (step, request) pairs; a request is an index of ``requests``.
 
     running, waiting: requests, and used: blocks taken, after scheduling; used_after: blocks after
-    the step's output. What step s scheduled, in order, are entries ``first[s]:first[s + 1]`` of
-    ``request`` and ``tokens``. new, resumed, preempted, finished: rows (step, request). hits: rows
-    (step, request, tokens not computed thanks to prefix caching). All integers. requests: in order
-    of arrival, ``at`` the step of it.
+    the step's output. kv_tokens: attended to by the running requests, those of the step included.
+    What step s scheduled, in order, are entries ``first[s]:first[s + 1]`` of ``request`` and
+    ``tokens``. new, resumed, preempted, finished, first_token (of the answer): rows (step,
+    request). hits: rows (step, request, tokens not computed thanks to prefix caching). All
+    integers. requests: in order of arrival, ``at`` the step of it.
     """
 
     requests: tuple[Request, ...]
@@ -28,6 +29,7 @@ class Trace:
     waiting: np.ndarray
     used: np.ndarray
     used_after: np.ndarray
+    kv_tokens: np.ndarray
     first: np.ndarray
     request: np.ndarray
     tokens: np.ndarray
@@ -35,6 +37,7 @@ class Trace:
     resumed: np.ndarray
     preempted: np.ndarray
     finished: np.ndarray
+    first_token: np.ndarray
     hits: np.ndarray
 
     def __len__(self) -> int:
@@ -57,7 +60,8 @@ class Trace:
         sums = np.concatenate([[0], np.cumsum(self.tokens)])[self.first]
         columns = {"step": np.arange(len(self)), "tokens": np.diff(sums),
                    "scheduled": np.diff(self.first), "running": self.running,
-                   "waiting": self.waiting, "used": self.used, "used_after": self.used_after}
+                   "waiting": self.waiting, "used": self.used, "used_after": self.used_after,
+                   "kv_tokens": self.kv_tokens}
         for name in EVENTS:
             columns[name] = np.bincount(getattr(self, name)[:, 0], minlength=len(self))
         table = np.empty(len(self), [(name, int) for name in columns])
@@ -117,4 +121,4 @@ class TraceRecorder:
             hits=np.array(hits, dtype=int).reshape(-1, 3),
             **{name: np.array(pairs, dtype=int).reshape(-1, 2) for name, pairs in rows.items()},
             **{name: np.array([getattr(step, name) for step in self.steps], dtype=int)
-               for name in ("running", "waiting", "used", "used_after")})
+               for name in ("running", "waiting", "used", "used_after", "kv_tokens")})
