@@ -9,7 +9,7 @@ import pytest
 
 from conftest import ROOT, rows_of
 from vllm_tuning.kv_cache import cache_layout, read_shape
-from vllm_tuning.model_config import ModelConfig, read_config
+from vllm_tuning.model_config import config_of, read_config
 from vllm_tuning.units import GIB, InputError
 
 HERE = ROOT / "tests/data/kv-cache"
@@ -98,7 +98,7 @@ def test_whole_logs_against_the_published_configs():
                     r"num_(?:spec|speculative)_tokens'?[=:] ?(\d+)", text)), "0")}
             shared = model["shared_config"]
             check(row, read_config(SHARED / "configs" / shared) if shared else
-                  ModelConfig(alias, model["config"]))
+                  config_of(model["config"]))
             checked += 1
     assert left_out == NOT_COVERED.keys()
     assert checked == 116  # of 134 starts: 14 print no pool, 4 are of Laguna

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from .cache_layers import cache_layers, kv_bytes_per_token
 from .launches import release
 from .model_config import MissingFigure, ModelConfig, read_config
+from .units import InputError
 
 __all__ = ["CacheLayout", "Group", "Shape", "cache_layout", "hidden_state_bytes",
            "kv_bytes_per_token", "read_shape"]
@@ -154,6 +155,9 @@ def cache_layout(config: ModelConfig, tensor_parallel_size: int = 1,
             raise MissingFigure(f"{config.path}: recurrent layers only: no KV cache to size")
         grain = max(128, block_size) if config.latent else block_size
         block_size = max(block_size, grain * -(-states // (grain * whole)))
+    if pipeline_parallel_size > config.count("num_hidden_layers"):
+        raise InputError(f"{config.path}: {config.count('num_hidden_layers'):,} layers cannot fill "
+                         f"{pipeline_parallel_size:,} pipeline stages")
     stage_of = _stages(config.count("num_hidden_layers"), pipeline_parallel_size)
     page = whole * block_size
     classes = defaultdict(list)

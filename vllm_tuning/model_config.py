@@ -9,8 +9,10 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from .units import LARGEST_COUNT, InputError
+from .units import InputError
 
+LARGEST_FIGURE = 10**8  # of a shape: tokens, heads, widths
+LARGEST_DEPTH = 10_000  # layers; 126 in the largest models
 LARGEST_CONFIG = 16 * 2**20  # bytes; the largest in use have some 100 kB
 _NAMES = {  # one quantity, as the families call it
     "hidden_size": ("hidden_size", "n_embd", "d_model"),
@@ -81,9 +83,9 @@ class ModelConfig:
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, int) or not (
-                least <= value <= LARGEST_COUNT):
+                least <= value <= LARGEST_FIGURE):
             raise InputError(f"{self.path}: {name} is {str(value)[:40]}; expected a whole number "
-                             f"of at least {least}")
+                             f"from {least} to {LARGEST_FIGURE:,}")
         return value
 
     def need(self, *names: str) -> list[int]:
@@ -105,6 +107,9 @@ class ModelConfig:
         if given := self.optional("head_dim"):
             return given
         hidden, heads = self.need("hidden_size", "num_attention_heads")
+        if hidden < heads:
+            raise InputError(f"{self.path}: hidden_size {hidden:,} is less than "
+                             f"num_attention_heads {heads:,}")
         return hidden // heads
 
     @property
@@ -113,9 +118,15 @@ class ModelConfig:
         if self.get("multi_query") and not self.get("new_decoder_architecture"):
             return 1
         nested = self.get("attn_config")
-        heads = nested.get("kv_n_heads") if isinstance(nested, dict) else None
-        return (heads or self.optional("num_key_value_heads")
+        if isinstance(nested, dict) and nested.get("kv_n_heads"):
+            return ModelConfig(self.path, nested).count("kv_n_heads")
+        return (self.optional("num_key_value_heads")
                 or self.count("num_attention_heads"))
+
+    @property
+    def multimodal(self) -> bool:
+        """Whether the language model is a part of another one."""
+        return "outer" in self.values
 
     @property
     def latent(self) -> bool:
@@ -132,6 +143,9 @@ class ModelConfig:
                 raise MissingFigure(f"{self.path}: {name}: its layers keep a cache of a "
                                     "kind that is not known here; launch once and read the log")
         layers = self.count("num_hidden_layers")
+        if layers > LARGEST_DEPTH:
+            raise InputError(f"{self.path}: num_hidden_layers is {layers:,}; expected at most "
+                             f"{LARGEST_DEPTH:,}")
         named = self._named_kinds(layers)
         unknown = sorted({str(each)[:30] for each in named} - KINDS.keys())
         if unknown:
@@ -162,7 +176,8 @@ class ModelConfig:
             return ["full" if i % period == offset else "mamba" for i in range(layers)]
         if self.family == "llama4" and self.get("attention_chunk_size"):
             interval, given = self.count("no_rope_layer_interval"), self.get("no_rope_layers")
-            rope = given if given else [(i + 1) % interval for i in range(layers)]
+            rope = (given if isinstance(given, list) and len(given) == layers else
+                    [(i + 1) % interval for i in range(layers)])
             return ["chunked_attention" if rope[i] else "full" for i in range(layers)]
         if self.get("full_attention_interval") and self.get("linear_num_value_heads"):
             interval = self.count("full_attention_interval")
@@ -215,14 +230,19 @@ def read_config(path: str | os.PathLike) -> ModelConfig:
                          ) from None
     if not isinstance(config, dict):
         raise InputError(f"{path}: not a JSON object; expected the model's config.json")
+    return config_of(config, str(path))
+
+
+def config_of(config: dict, path: str = "config.json") -> ModelConfig:
+    """The figures of a config.json's content; ``path`` is for messages. Raises InputError."""
     for name in ("text_config", "llm_config", "language_config"):
         if isinstance(inner := config.get(name), dict):
             config = {**config, **inner, "outer": config}
             break
-    found = ModelConfig(str(path), config)
+    found = ModelConfig(path, config)
     for family in (found.family, str(config.get("model_type"))):
         if defaults := DEFAULTS.get(family):
-            found = ModelConfig(str(path), {**defaults, **{k: v for k, v in config.items()
+            found = ModelConfig(path, {**defaults, **{k: v for k, v in config.items()
                                                            if v is not None}})
     if found.optional("hidden_size") is None:
         hint = (": a tokenizer's file" if {"tokenizer_class", "added_tokens_decoder", "vocab",

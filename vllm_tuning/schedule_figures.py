@@ -6,7 +6,7 @@ A step is a column, so that a picture is read from left to right and needs no an
 import numpy as np
 from IPython.display import Markdown
 
-from .figures import INK, STAR, THOUSANDS, _axes, _legend, _say
+from .look import INK, STAR, THOUSANDS, axes_of, legend, say
 from .step_time import COEFFICIENTS, estimate
 from .sweep import Sweep
 from .terminal import with_error
@@ -34,7 +34,7 @@ HIERARCHY = {  # of an H100 SXM: bytes, bytes/s
 
 def request_steps(trace, ax=None):
     """One row a request, one column a step: its tokens, and whether they are prompt or answer."""
-    ax, grid = _axes(ax), trace.grid()
+    ax, grid = axes_of(ax), trace.grid()
     first = dict(trace.first_token[:, ::-1].tolist())
     end = dict(trace.finished[:, ::-1].tolist())
     for row, request in enumerate(trace.requests):
@@ -47,7 +47,7 @@ def request_steps(trace, ax=None):
                 _word(ax, step + 1, row, tokens)
     for step, row in trace.preempted.tolist():
         ax.plot(step + 0.5, row, "X", color=INK, ms=8, mec="w", label="preempted")
-    return _legend(_steps_and_requests(ax, len(trace), [r.id for r in trace.requests]), ncols=4)
+    return legend(_steps_and_requests(ax, len(trace), [r.id for r in trace.requests]), ncols=4)
 
 
 def blocks(steps, order, ax=None):
@@ -55,7 +55,7 @@ def blocks(steps, order, ax=None):
 
     steps: of ``block_tables``. A slot that two requests share is drawn in halves.
     """
-    ax = _axes(ax)
+    ax = axes_of(ax)
     tables = [table for _, table in steps]
     names = list(dict.fromkeys(name for table in tables for name in table))
     size = max(filled for table in tables for rows in table.values() for _, filled in rows)
@@ -82,13 +82,13 @@ def blocks(steps, order, ax=None):
            xlim=(0.5, len(steps) + 0.5), ylim=(len(order) - 0.5, -0.5))
     ax.set_yticks(range(len(order)), order)
     ax.grid(visible=False)
-    return _legend(_say(ax, f"A block has {size} slots. A0, A1: logical blocks of request A."),
+    return legend(say(ax, f"A block has {size} slots. A0, A1: logical blocks of request A."),
                    below=5.6)
 
 
 def limits(simulation, ax=None):
     """Tokens, requests and blocks of each step as a share of their limits, and which one binds."""
-    ax, config, table = _axes(ax), simulation.config, simulation.trace.table()
+    ax, config, table = axes_of(ax), simulation.config, simulation.trace.table()
     most = {"tokens": config.max_num_batched_tokens, "running": config.max_num_seqs,
             "used": config.num_gpu_blocks - 1}
     x, shares = table["step"] + 1, {name: 100 * table[name] / most[name] for name in LIMITS}
@@ -108,13 +108,13 @@ def limits(simulation, ax=None):
                 name], ha="center", va="bottom", fontsize=8, fontweight="bold")
     ax.set(xlabel="step", ylabel="share of the limit (%)", xlim=(0.5, len(x) + 0.5), ylim=(0, 124))
     ax.set_yticks(range(0, 101, 25))
-    return _legend(_say(ax, "Band at the top: while requests wait, the limit that keeps the next "
+    return legend(say(ax, "Band at the top: while requests wait, the limit that keeps the next "
                         "one out."))
 
 
 def preemptions(simulations, ax=None):
     """Running requests and preemptions so far, step by step, for each max_num_seqs."""
-    ax = _axes(ax)
+    ax = axes_of(ax)
     for simulation, (colour, style, _) in zip(simulations, LINES):
         table, seqs = simulation.trace.table(), simulation.config.max_num_seqs
         ax.plot(table["step"] + 1, table["running"], style, color=colour, lw=1.6,
@@ -124,12 +124,12 @@ def preemptions(simulations, ax=None):
     ax.set(xlabel="step", ylabel="requests, preemptions", ylim=0, xlim=0)
     for axis in (ax.xaxis, ax.yaxis):
         axis.set_major_formatter(THOUSANDS)
-    return _legend(ax, ncols=2)
+    return legend(ax, ncols=2)
 
 
 def token_totals(simulations, ax=None):
     """Tokens computed in all, of the same requests under different flags, in thousands."""
-    ax = _axes(ax, 2.4)
+    ax = axes_of(ax, 2.4)
     names = []
     for y, simulation in enumerate(simulations):
         summary, left = simulation.summary, 0.0
@@ -145,12 +145,12 @@ def token_totals(simulations, ax=None):
     ax.set(xlabel="tokens computed (thousands)", ylim=(len(names) - 0.4, -0.6),
            xlim=(0, 1.3 * ax.dataLim.xmax))
     ax.xaxis.set_major_formatter(THOUSANDS)
-    return _legend(ax)
+    return legend(ax)
 
 
 def memory_hierarchy(step_time, ax=None):
     """How fast each memory of an H100 hands out data, and how long the weights take through it."""
-    ax = _axes(ax, 2.2)
+    ax = axes_of(ax, 2.2)
     for y, (name, (size, rate)) in enumerate(HIERARCHY.items()):
         look = LINES[y][0], (None, "////", "....")[y]
         ax.barh(y, rate / 1e9, 0.6, color=look[0], hatch=look[1], ec="w", lw=0.5)
@@ -172,7 +172,7 @@ def decode_step(step_time, context, ax=None):
     context: tokens of each request so far. Marked: where the operations take as long as the
     weights, and where the KV caches do.
     """
-    ax, seqs = _axes(ax), np.unique(np.geomspace(1, 1024, 121).astype(int))
+    ax, seqs = axes_of(ax), np.unique(np.geomspace(1, 1024, 121).astype(int))
     read, weights = step_time.read_seconds(seqs * context), step_time.read_seconds()
     for (label, values), (colour, style, _) in zip((
             ("read the KV caches", read - weights), ("multiply", step_time.compute_seconds(seqs)),
@@ -188,13 +188,13 @@ def decode_step(step_time, context, ax=None):
            ylabel="least time of a step (ms)", ylim=(0.1, None))
     for axis in (ax.xaxis, ax.yaxis):
         axis.set_major_formatter(THOUSANDS)
-    return _legend(_say(ax, f"Every request has {context:,} tokens of context. From data sheets: a "
+    return legend(say(ax, f"Every request has {context:,} tokens of context. From data sheets: a "
                         "lower bound."), ncols=2)
 
 
 def load_runs(runs, fitted, ax=None):
     """Mean time of a step of each load run, ms, against tokens a step, and the fit's interval."""
-    ax = _axes(ax)
+    ax = axes_of(ax)
     ax.plot(runs["tokens"], 1e3 * runs["seconds_per_step"], "o", color=LINES[0][0],
             label="load run, measured")
     x = np.linspace(0, 1.1 * runs["tokens"].max(), 50)
@@ -206,12 +206,12 @@ def load_runs(runs, fitted, ax=None):
            xlim=(0, x[-1]))
     said = (f"{name} {with_error(1e3 * value).replace('+-', '±')} ms" if value else
             f"{name} not known" for name in COEFFICIENTS for value in [getattr(fitted, name)])
-    return _legend(_say(ax, f"Estimated from {fitted.runs} runs: {', '.join(said)}."))
+    return legend(say(ax, f"Estimated from {fitted.runs} runs: {', '.join(said)}."))
 
 
 def over_mns(sweeps: dict[str, Sweep], what: str, ax=None):
     """throughput, preemptions or pool_use of each sweep over mns, with the method's point."""
-    ax = _axes(ax)
+    ax = axes_of(ax)
     label, scale = {"throughput": ("tokens/s, at most", 1),
                     "preemptions": ("preemptions", 1), "pool_use": ("mean use of the pool (%)", 100)}[
                         what]
@@ -226,12 +226,12 @@ def over_mns(sweeps: dict[str, Sweep], what: str, ax=None):
     ax.set(xlabel="max_num_seqs (requests)", ylabel=label, xlim=0, ylim=(0, max(
         1, 1.12 * ax.dataLim.ymax)))
     ax.yaxis.set_major_formatter(THOUSANDS)
-    return _legend(ax, ncols=3)
+    return legend(ax, ncols=3)
 
 
 def costs(sweeps, ax=None):
     """Throughput over mns for workloads of several shapes, each as a share of its best, %."""
-    ax = _axes(ax)
+    ax = axes_of(ax)
     for result, (colour, style, marker) in zip(sweeps, LINES):
         x, y = result.seqs / result.average, 100 * result.throughput / result.throughput.max()
         work = result.workload
@@ -243,7 +243,7 @@ def costs(sweeps, ax=None):
     ax.axvline(1, color=INK, ls=":")
     ax.set(xlabel="mns, as a share of pool / (input + output/2)", ylim=(50, 104),
            ylabel="throughput, % of the best")
-    return _legend(ax, ncols=2)
+    return legend(ax, ncols=2)
 
 
 def times(simulations, step_time) -> Markdown:

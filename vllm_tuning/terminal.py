@@ -4,6 +4,8 @@ import math
 import textwrap
 from pathlib import Path
 
+from .budget import equivalent_utilization, tokens_per_percent
+from .capacity import Capacity
 from .gaps import serve_flags
 from .memory_model import MemoryModel
 from .optimum import Optimum, Recommended
@@ -169,6 +171,75 @@ def simulation_text(simulation: Simulation, paint=plain) -> str:
         paint(f"{summary.n_requests:,} requests, {flags}", bold=True),
         f"{summary.usable_blocks:,} blocks of {config.block_size} tokens", "",
         *(f"  {name:<20}{value:>12}   {note}" for name, value, note in rows)])
+
+
+_PARTS = {"weights": "weights", "non_torch": "CUDA context, NCCL", "activation": "peak activation",
+          "cuda_graphs": "CUDA graphs"}
+
+
+def capacity_text(found: Capacity, paint=plain) -> str:
+    """The budget as a table with its 90 % bands, the costs, the pool and the three knobs."""
+    cache, budget, pool = found.cache, found.budget, found.pool
+    lines = []
+    if budget:
+        lines += [paint(f"{budget.total_memory / GIB:.2f} GiB x {budget.gpu_memory_utilization:g} "
+                        f"= {budget.requested / GIB:.2f} GiB", bold=True), "",
+                  f"  {'':<20}{'GiB':>8}{'90 % band':>20}"]
+        rows = [*((_PARTS[part.name], part) for part in budget.parts), ("KV cache pool", pool)]
+        for name, part in rows:
+            band = f"{part.low / GIB:.2f} to {part.high / GIB:.2f}" if part.spread else ""
+            lines.append(f"  {name:<20}{part.value / GIB:>8.2f}{band:>20}  {part.source}")
+    kind = "" if not cache.hybrid else " in layers that keep all"
+    lines += ["", paint("What a request costs", bold=True),
+              f"  {cache.kv_bytes_per_token:,} bytes of KV cache a token{kind}",
+              f"  {cache.fixed(found.max_num_batched_tokens):,} + {cache.per_token:,.0f} * L bytes "
+              "for L tokens" + (", windows full" if any(group.window for group in cache.groups)
+                                else "")]
+    if pool is None:
+        return "\n".join([*lines, "", "  No GPU given (--gpu, --gpu-memory, or --kv-cache-gib): "
+                          "costs only."])[1:]
+    lines += ["", paint("What the pool holds", bold=True)]
+    if found.blocks < 2:
+        return "\n".join([*lines, paint("  Nothing: no memory is left for it. Raise "
+                                        "--utilization, or split the model.", fg="yellow")])
+    lines += [f"  {found.tokens(pool.value):,} tokens, {found.blocks:,} blocks of "
+              f"{cache.block_bytes / 2**20:,.2f} MiB",
+              *_wrap(f"{found.max_concurrency:,.2f} requests of max_model_len "
+                     f"{found.max_model_len:,}: the worst case, not a limit on users.", plain)]
+    if found.request:
+        fit, at = found.max_num_seqs(pool.value), found.request.length
+        what = (f"all at {at:,} tokens" if found.margin == 1 else
+                f"pool / {at:,} tokens (95th percentile) * {found.margin:g}")
+        lines.append(paint(f"  --max-num-seqs {fit:,}", bold=True, fg="green") + f"   {what}")
+        if pool.spread:
+            lines.append(f"  {found.max_num_seqs(pool.low):,} to {found.max_num_seqs(pool.high):,} "
+                         "in the band")
+    if found.risk:
+        lines += _wrap(f"At {found.risk.max_num_seqs:,} the pool overflows with a probability of "
+                       f"{found.risk.probability:.1%} at a moment (requests drawn from the file, "
+                       "each step of their output as likely).", plain)
+    return "\n".join([*lines, *_knobs(found, paint)]).lstrip("\n")
+
+
+def _knobs(found: Capacity, paint) -> list[str]:
+    budget = found.budget
+    if not budget:
+        return []
+    lines = ["", paint("What buys more", bold=True)]
+    percent = tokens_per_percent(budget.total_memory, found.cache)
+    if math.isfinite(percent):
+        lines.append(f"  1 % of utilization     {budget.total_memory / 100 / GIB:.2f} GiB, "
+                     f"{percent:,.0f} tokens; {budget.above_ceiling / GIB:.2f} GiB are above it")
+    if found.cache_fp8.block_bytes != found.cache.block_bytes:
+        lines.append(f"  --kv-cache-dtype fp8   {found.tokens(found.pool.value, found.cache_fp8):,}"
+                     " tokens in the same pool")
+    weights, *_, graphs = budget.parts
+    lines.append(f"  weights in half        {weights.value / 2 / GIB:.2f} GiB into the pool")
+    if graphs.value:
+        same = equivalent_utilization(budget.gpu_memory_utilization, graphs.value,
+                                      budget.total_memory)
+        lines.append(f"  utilization {same:.4f}     the pool as if CUDA graphs were not charged")
+    return lines
 
 
 def _next_steps(model: MemoryModel, paint) -> list[str]:

@@ -1,0 +1,134 @@
+"""How many requests to let in: from a high percentile of their length, or from a stated risk."""
+
+import math
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from .kv_cache import CacheLayout
+from .units import InputError
+from .workload import Workload, read_lengths
+
+MARGIN = 0.85   # of pool / p95: 449k / 2,400 = 187, so about 160
+_LARGEST = 2**21  # blocks in the distribution of a sum; beyond it blocks are counted in bundles
+_MOST = 2**14     # requests at once
+_LONGEST = 2**24  # tokens of a request
+_BUCKET = re.compile(r"^vllm:request_(prompt|generation)_tokens_bucket\{([^}]*)\}\s+(\S+)", re.M)
+
+
+def seqs_by_length(cache: CacheLayout, blocks: int, length: int, budget: int,
+                   margin: float = MARGIN) -> int:
+    """mns = pool / length * margin, in whole blocks, one block kept back; ``length`` the 95th
+    percentile of finished requests, or that of all with a margin of 1."""
+    return math.floor(max(0, blocks - 1) / cache.request_blocks(length, budget) * margin)
+
+
+@dataclass(frozen=True)
+class Risk:
+    """mns for a stated risk, the risk at it and at one more, and the mean use of the pool."""
+
+    max_num_seqs: int
+    probability: float
+    next_probability: float
+    mean_blocks: float
+
+
+class RunningRequest:
+    """Blocks of a running request, as a distribution.
+
+    Assumption: each step of each request's generation is as likely to be met as any other, so a
+    request with a long output is met more often, and at an age that is uniform over its output; all
+    running requests are independent.
+    """
+
+    def __init__(self, cache: CacheLayout, inputs, outputs, budget: int):
+        inputs, outputs = (np.asarray(each, dtype=int) for each in (inputs, outputs))
+        if not len(inputs) or inputs.min() < 0 or outputs.min() < 1:
+            raise InputError("lengths: needs requests with an output of 1 token or more")
+        if (inputs + outputs).max() > _LONGEST:
+            raise InputError(f"lengths: a request of {(inputs + outputs).max():,} tokens; expected "
+                             f"at most {_LONGEST:,}")
+        steps = np.zeros((inputs + outputs).max() + 2)
+        np.add.at(steps, inputs + 1, 1)
+        np.add.at(steps, inputs + outputs + 1, -1)
+        steps = np.cumsum(steps)
+        lengths = np.flatnonzero(steps > 0.5)
+        blocks = np.array([cache.request_blocks(int(length), budget) for length in lengths])
+        self.weights = np.bincount(blocks, steps[lengths]) / steps[lengths].sum()
+
+    @property
+    def mean(self) -> float:
+        return float(self.weights @ np.arange(len(self.weights)))
+
+    def overflow(self, seqs: int, blocks: int) -> float:
+        """P(``seqs`` requests take more than ``blocks``), exact to about 1e-12.
+
+        The distribution of a sum is the power of the transform of one; where it is longer than two
+        million blocks, blocks are counted in bundles, each request rounded up (never too low).
+        """
+        if seqs * (len(self.weights) - 1) <= blocks:
+            return 0.0
+        bundle = max(1, -(-seqs * len(self.weights) // _LARGEST))
+        one = np.bincount(-(-np.arange(len(self.weights)) // bundle), self.weights)
+        size = 1 << (seqs * (len(one) - 1)).bit_length()
+        total = np.fft.irfft(np.fft.rfft(one, size) ** seqs, size)
+        return float(np.clip(1 - total[:blocks // bundle + 1].sum(), 0.0, 1.0))
+
+
+def seqs_for_risk(request: RunningRequest, blocks: int, risk: float) -> Risk:
+    """The largest mns at which so many running requests outgrow the pool with at most this risk.
+
+    risk: probability at a moment, above 1e-9; ``blocks`` as printed, one of them is kept back.
+    """
+    if not 1e-9 <= risk < 1:
+        raise InputError(f"risk is {risk:g}; expected a probability from 1e-9 to 1")
+    low, high = 0, 1
+    while high <= _MOST and request.overflow(high, blocks - 1) <= risk:
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = ((middle, high) if request.overflow(middle, blocks - 1) <= risk
+                     else (low, middle))
+    return Risk(low, request.overflow(low, blocks - 1) if low else 0.0,
+                request.overflow(high, blocks - 1), low * request.mean)
+
+
+def lengths_from_metrics(text: str) -> list[Workload]:
+    """A hundred requests with the lengths of a /metrics scrape's histograms, at 1 % steps of each.
+
+    A histogram tells that so many are at most so long: the upper end of the bucket is taken (twice
+    the last finite one above it), so the lengths are never too short but for that tail. Prompts and
+    outputs are matched by rank, the dearest pairing, since a histogram does not tell which go
+    together. Raises InputError where there are none.
+    """
+    counts: dict = {"prompt": {}, "generation": {}}
+    for kind, labels, value in _BUCKET.findall(text):
+        bound = re.search(r'le="([^"]+)"', labels)
+        try:
+            if bound:
+                key = float(bound[1])
+                counts[kind][key] = counts[kind].get(key, 0.0) + float(value)
+        except ValueError:
+            raise InputError(f"metrics: {value!r} is not a count") from None
+    found = []
+    for kind, buckets in counts.items():
+        bounds = np.array(sorted(buckets))
+        held = np.array([buckets[bound] for bound in bounds])
+        if not len(held) or held[-1] <= 0:
+            raise InputError(f"metrics: no vllm:request_{kind}_tokens with requests in it")
+        if not np.isfinite(bounds[-1]):
+            bounds[-1] = 2 * bounds[-2] if len(bounds) > 1 else 1
+        places = np.searchsorted(held / held[-1], (np.arange(100) + 0.5) / 100)
+        found.append(np.maximum(1, bounds[places]).astype(int))
+    return [Workload(int(prompt), int(output)) for prompt, output in zip(*found)]
+
+
+def lengths_of(path) -> list[Workload]:
+    """Requests of a CSV or JSONL file, or of a /metrics scrape. Raises InputError."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            start = file.read(2**24)
+    except (OSError, UnicodeDecodeError):
+        start = ""
+    return lengths_from_metrics(start) if "\nvllm:request_" in start else read_lengths(path)

@@ -1,0 +1,134 @@
+"""Where each gibibyte of a GPU goes: TM*U split into weights, non-torch, activation, graphs, pool.
+
+From a launch where there is one, else estimated from the model's shapes with a 90 % band. The three
+knobs on the pool: the ceiling, the bytes of what is kept, and how many requests are let in.
+"""
+
+import json
+import math
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from .estimates import Estimate, Server, activation, cuda_graphs, non_torch, weights
+from .kv_cache import CacheLayout
+from .launches import Launch
+from .model_config import ModelConfig
+from .units import GIB, InputError
+
+NORMAL_90 = 1.6448536269514722  # two-sided quantile of the normal distribution
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part of the budget, bytes, with the 90 % band; source: measured, given or estimated."""
+
+    name: str
+    value: float
+    source: str
+    spread: float = 0.0
+
+    @property
+    def low(self) -> float:
+        low = self.value - NORMAL_90 * self.spread
+        return low if self.name == "pool" else max(0.0, low)
+
+    @property
+    def high(self) -> float:
+        return self.value + NORMAL_90 * self.spread
+
+    def to_dict(self) -> dict:
+        return {"gib": self.value / GIB, "source": self.source,
+                "low": self.low / GIB, "high": self.high / GIB}
+
+
+@dataclass(frozen=True)
+class Budget:
+    """TM*U and its parts; the pool is the rest."""
+
+    total_memory: float
+    gpu_memory_utilization: float
+    parts: tuple[Part, ...]
+    pool: Part
+
+    @property
+    def requested(self) -> float:
+        """TM*U, bytes."""
+        return self.total_memory * self.gpu_memory_utilization
+
+    @property
+    def above_ceiling(self) -> float:
+        """Bytes above the ceiling: for CUDA graphs that the pool was not charged, for other
+        processes and for what grows while serving."""
+        return self.total_memory - self.requested
+
+    def at(self, utilization: float) -> "Budget":
+        """The same with another ceiling: only the pool changes."""
+        more = self.total_memory * (utilization - self.gpu_memory_utilization)
+        return replace(self, gpu_memory_utilization=utilization,
+                       pool=replace(self.pool, value=self.pool.value + more))
+
+    def with_weights(self, factor: float) -> "Budget":
+        """The same with so much smaller weights (0.5: 8 bits for 16): the pool gets the rest."""
+        smaller = [replace(part, value=part.value * factor, spread=part.spread * factor)
+                   if part.name == "weights" else part for part in self.parts]
+        freed = sum(part.value for part in self.parts) - sum(part.value for part in smaller)
+        return replace(self, parts=tuple(smaller),
+                       pool=replace(self.pool, value=self.pool.value + freed))
+
+
+def memory_budget(config: ModelConfig, server: Server, launch: Launch | None = None) -> Budget:
+    """The budget of a server: measured where the launch prints a part, else given or estimated.
+
+    The pool is A - P, with A of ``Launch.left_over``: the same formula as for a real launch.
+    """
+    measured = launch or Launch()
+    parts = (
+        _part("weights", measured.model_weights, server.weights, lambda: weights(config, server)),
+        _part("non_torch", measured.non_torch, None, lambda: non_torch(server)),
+        _part("activation", measured.peak_activation, None, lambda: activation(config, server)),
+        _part("cuda_graphs", measured.graph_charge if launch else None, None,
+              lambda: cuda_graphs(server)))
+    values = [part.value for part in parts]
+    whole = Launch(total_memory=server.total_memory, model_weights=values[0], non_torch=values[1],
+                   gpu_memory_utilization=server.gpu_memory_utilization,
+                   cuda_graph_estimated=values[3], cuda_graph_charged=True)
+    pool = _part("pool", measured.kv_cache, None, lambda: Estimate(
+        whole.left_over - values[2], math.hypot(*(part.spread for part in parts))))
+    return Budget(server.total_memory, server.gpu_memory_utilization, parts, pool)
+
+
+def _part(name, measured, given, estimate) -> Part:
+    if measured is not None:
+        return Part(name, measured, "measured")
+    if given is not None:
+        return Part(name, given, "given")
+    found = estimate()
+    return Part(name, found.value, "estimated", found.spread)
+
+
+def equivalent_utilization(utilization: float, graphs: float, total_memory: float) -> float:
+    """The ceiling that gives the pool of a release that does not charge CUDA graphs: U + G/TM.
+
+    >>> round(equivalent_utilization(0.85, 0.1 * GIB, 119.6 * GIB), 4)
+    0.8508
+    """
+    return utilization + graphs / total_memory
+
+
+def tokens_per_percent(total_memory: float, cache: CacheLayout) -> float:
+    """Tokens of a long request that one more per cent of utilization buys; inf where none costs."""
+    return 0.01 * total_memory / cache.per_token if cache.per_token else math.inf
+
+
+def indexed_weights(config: ModelConfig, gpus: int) -> float | None:
+    """Bytes of the weights on one of ``gpus`` from the safetensors index beside the config."""
+    path = Path(config.path).parent / "model.safetensors.index.json"
+    if not path.is_file():
+        return None
+    try:
+        size = json.loads(path.read_text(encoding="utf-8"))["metadata"]["total_size"]
+        if not 0 < float(size) < 2**60:
+            raise ValueError(size)
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        raise InputError(f"{path}: no metadata.total_size; expected a safetensors index") from None
+    return float(size) / gpus

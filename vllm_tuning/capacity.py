@@ -1,0 +1,155 @@
+"""The answer of ``vllm-tuning budget``: what a request costs, what the pool holds, how many fit."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from .admission import MARGIN, Risk, RunningRequest, seqs_by_length, seqs_for_risk
+from .budget import Budget, Part, indexed_weights, memory_budget
+from .estimates import TOTAL_MEMORY, Server
+from .kv_cache import CacheLayout, cache_layout
+from .launches import Launch, release
+from .model_config import ModelConfig, read_config
+from .optimum import default_flags
+from .units import GIB, InputError
+from .workload import Workload, at_percentile
+
+RISK = 0.01        # of preemption at a moment, where lengths are known
+SMALLEST_BUDGET = 2048  # tokens of a step, vLLM's default on a small GPU
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """Costs of a request, and with a GPU or a pool what it holds; tokens, None where unknown."""
+
+    config: ModelConfig
+    cache: CacheLayout
+    cache_fp8: CacheLayout
+    max_model_len: int
+    max_num_batched_tokens: int
+    vllm_version: str | None
+    budget: Budget | None
+    pool: Part | None
+    lengths: tuple[Workload, ...] = ()
+    risk: Risk | None = None
+
+    @property
+    def blocks(self) -> int | None:
+        return None if self.pool is None else self.cache.blocks(self.pool.value)
+
+    def tokens(self, pool: float, cache: CacheLayout | None = None) -> int:
+        """"GPU KV cache size" of a pool of so many bytes, here or in another layout."""
+        cache = cache or self.cache
+        return cache.printed_tokens(cache.blocks(pool), self.max_model_len,
+                                    self.max_num_batched_tokens, self.vllm_version)
+
+    @property
+    def max_concurrency(self) -> float | None:
+        """"Maximum concurrency": requests of max_model_len tokens."""
+        return None if self.pool is None else self.cache.concurrency(
+            self.blocks, self.max_model_len, self.max_num_batched_tokens)
+
+    @property
+    def request(self) -> Workload | None:
+        """The request that is sized for: the given one, or that at the 95th percentile."""
+        return at_percentile(list(self.lengths)) if self.lengths else None
+
+    @property
+    def margin(self) -> float:
+        """1 where all requests are of one length, so that all at once fit."""
+        return 1.0 if len(self.lengths) == 1 else MARGIN
+
+    def max_num_seqs(self, pool: float) -> int | None:
+        """mns for the shape of the requests in a pool of so many bytes."""
+        return self.request and seqs_by_length(self.cache, self.cache.blocks(pool),
+                                               self.request.length, self.max_num_batched_tokens,
+                                               self.margin)
+
+    def to_dict(self) -> dict:
+        """JSON of ``budget``: bytes, tokens, GiB where the name says so, null = unknown."""
+        pool = self.pool
+        parts = self.budget.parts if self.budget else ()
+        return {
+            "model": str(self.config.get("model_type") or "") or None,
+            "kv_bytes_per_token": self.cache.kv_bytes_per_token,
+            "kv_bytes_per_request": {"fixed": self.cache.fixed(self.max_num_batched_tokens),
+                                     "per_token": self.cache.per_token},
+            "block_size": self.cache.block_size,
+            "block_bytes": self.cache.block_bytes,
+            "max_model_len": self.max_model_len,
+            "max_num_batched_tokens": self.max_num_batched_tokens,
+            "total_memory_gib": self.budget and self.budget.total_memory / GIB,
+            "gpu_memory_utilization": self.budget and self.budget.gpu_memory_utilization,
+            "requested_gib": self.budget and self.budget.requested / GIB,
+            **{name: None for name in ("weights", "non_torch", "activation", "cuda_graphs")},
+            **{part.name: part.to_dict() for part in parts},
+            "pool_gib": pool and pool.value / GIB,
+            "pool_low_gib": pool and pool.low / GIB,
+            "pool_high_gib": pool and pool.high / GIB,
+            "pool_source": pool and pool.source,
+            "pool_blocks": self.blocks,
+            "pool_tokens": pool and self.tokens(pool.value),
+            "max_concurrency": self.max_concurrency,
+            "max_num_seqs": pool and self.max_num_seqs(pool.value),
+            "max_num_seqs_at_risk": self.risk and {
+                "max_num_seqs": self.risk.max_num_seqs, "risk": RISK,
+                "probability": self.risk.probability},
+        }
+
+
+def capacity(path, *, gpu: str | None = None, gpu_memory: float | None = None,
+             utilization: float | None = None, max_model_len: int | None = None,
+             max_num_seqs: int | None = None, max_num_batched_tokens: int | None = None,
+             kv_cache_dtype: str | None = None, tensor_parallel_size: int = 1,
+             pipeline_parallel_size: int = 1, decode_context_parallel_size: int = 1,
+             block_size: int = 16, vllm_version: str | None = None, weights: float | None = None,
+             kv_cache: float | None = None, lengths: tuple[Workload, ...] = (),
+             launch: Launch | None = None) -> Capacity:
+    """What a model's config.json and a GPU tell; memory in bytes. Flags that are not given are
+    those of the launch, else vLLM's defaults. Raises InputError."""
+    config = read_config(path)
+    given = launch or Launch()
+    version = vllm_version or given.vllm_version
+    total = gpu_memory or gpu and TOTAL_MEMORY[gpu] * GIB or given.total_memory
+    seqs, tokens = default_flags(total) if total and not (gpu or "").startswith("A100") else (
+        256, SMALLEST_BUDGET)
+    seqs = max_num_seqs or given.max_num_seqs or seqs
+    tokens = max_num_batched_tokens or given.max_num_batched_tokens or max(tokens, seqs)
+    longest = max_model_len or given.max_model_len or config.optional(
+        "max_position_embeddings") or max((each.length for each in lengths), default=tokens)
+    if (too_long := max((each.length for each in lengths), default=0)) > longest:
+        raise InputError(f"a request of {too_long:,} tokens is longer than max_model_len "
+                         f"{longest:,}")
+    cache, fp8 = (cache_layout(config, tensor_parallel_size, pipeline_parallel_size, dtype,
+                               given.block_size or block_size, decode_context_parallel_size)
+                  for dtype in (kv_cache_dtype or given.kv_cache_dtype, "fp8"))
+    if kv_cache is not None:
+        budget, pool = None, Part("pool", kv_cache, "given")
+    elif total:
+        budget = memory_budget(config, Server(
+            total_memory=total, max_num_seqs=seqs, max_num_batched_tokens=tokens,
+            gpu_memory_utilization=utilization or given.gpu_memory_utilization or (
+                0.9 if () < release(version) <= (0, 20, 1) else 0.92),
+            tensor_parallel_size=tensor_parallel_size, vllm_version=version,
+            pipeline_parallel_size=pipeline_parallel_size,
+            weights=weights or indexed_weights(config, tensor_parallel_size
+                                               * pipeline_parallel_size)), launch)
+        pool = budget.pool
+    else:
+        budget = pool = None
+    found = Capacity(config, cache, fp8, longest, tokens, version, budget, pool, tuple(lengths))
+    if pool is None or len(lengths) < 2:
+        return found
+    running = RunningRequest(cache, [each.input_len for each in lengths],
+                             [each.output_len for each in lengths], tokens)
+    return replace(found, risk=seqs_for_risk(running, found.blocks, RISK))
+
+
+def launch_to_measure(sources) -> Launch:
+    """The launch whose parts are taken: the last that is up. Raises InputError where none is."""
+    from .sources import read_source
+
+    up = [launch for source in sources for launch in read_source(source)
+          if launch.status == "ok" and launch.kv_cache is not None]
+    if not up:
+        raise InputError(f"{Path(sources[0])}: no launch that is up and prints its pool")
+    return up[-1]

@@ -1,0 +1,107 @@
+"""Parameters of a language model counted from its config.json, as one GPU holds them.
+
+Matrices only: norms, biases and rotary tables are within 0.1 %. A vision tower is counted where the
+config describes it. Quantized weights are not told by a config: give their size.
+"""
+
+from .cache_layers import heads_on_gpu
+from .model_config import ModelConfig
+
+_PLAIN_MLP = ("opt", "phi", "falcon", "gpt2", "gpt_neox", "bloom", "starcoder2", "nemotron_h",
+              "gpt_bigcode", "gptj", "mpt", "nemotron")  # two matrices, the others three
+
+
+def attention_parameters(config: ModelConfig, kind: str = "full",
+                         tensor_parallel_size: int = 1) -> int:
+    """One layer: hidden * (heads + 2 * kv_heads + heads) * head_dim, or the five of a latent."""
+    hidden, heads, tp = config.count("hidden_size"), config.count("num_attention_heads"), \
+        tensor_parallel_size
+    if config.latent:
+        rank, rope, nope = config.need("kv_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim")
+        values, own = config.count("v_head_dim", nope), heads // tp
+        query = config.optional("q_lora_rank")
+        down = hidden * (rank + rope) + (hidden * query if query else 0)
+        return (down + (query or hidden) * own * (nope + rope) + rank * own * (nope + values)
+                + own * values * hidden)
+    head_dim, kv_heads = config.head_dim, config.kv_heads
+    if kind == "full" and config.get("global_head_dim"):
+        head_dim = config.count("global_head_dim")
+        kv_heads = config.optional("num_global_key_value_heads") or kv_heads
+    gate = 1 if config.get("attn_output_gate") or config.family == "qwen3_next" else 0
+    return hidden * head_dim * ((2 + gate) * heads // tp + 2 * heads_on_gpu(kv_heads, tp))
+
+
+def recurrent_parameters(config: ModelConfig) -> int:
+    """One layer of a gated delta net, Mamba 2 or Mamba 1: projections in and out."""
+    hidden = config.count("hidden_size")
+    if config.get("linear_num_value_heads"):
+        keys, values, key_dim, value_dim = config.need(
+            "linear_num_key_heads", "linear_num_value_heads", "linear_key_head_dim",
+            "linear_value_head_dim")
+        return hidden * (2 * keys * key_dim + 3 * values * value_dim + 2 * values)
+    if config.get("mamba_n_heads") or config.get("mamba_num_heads"):
+        heads, head, groups, size = config.need(*(
+            ("mamba_n_heads", "mamba_d_head", "mamba_n_groups", "mamba_d_state")
+            if config.get("mamba_n_heads") else
+            ("mamba_num_heads", "mamba_head_dim", "n_groups", "ssm_state_size")))
+        return hidden * (3 * heads * head + 2 * groups * size + heads)
+    inner = config.count("mamba_expand") * hidden
+    size, rank = config.count("mamba_d_state"), config.count("mamba_dt_rank", -(-hidden // 16))
+    return 3 * hidden * inner + inner * (rank + 2 * size) + rank * inner
+
+
+def mlp_widths(config: ModelConfig) -> list[tuple[int, int]]:
+    """For each layer: inner width, summed over all its experts, and the router's outputs."""
+    layers, width = config.count("num_hidden_layers"), config.optional("intermediate_size")
+    width = width or config.optional("ffn_dim") or config.optional("n_inner") or (
+        4 * config.count("hidden_size"))
+    experts = next((n for name in ("num_experts", "n_routed_experts", "num_local_experts")
+                    if (n := config.optional(name, 0))), 0)
+    pattern = config.get("hybrid_override_pattern")
+    if isinstance(pattern, str):
+        return [(width, 0) if each in "-E" else (0, 0) for each in pattern]
+    if not experts:
+        shared = config.optional("shared_intermediate_size")
+        return [(shared or width, 0)] * layers
+    expert = config.optional("moe_intermediate_size") or width
+    shared = (config.optional("shared_expert_intermediate_size", 0)
+              or config.optional("shared_intermediate_size", 0)
+              or expert * (config.optional("n_shared_experts", 0) or 0)
+              or (width if config.family in ("llama4", "gemma4") else 0))
+    dense = config.optional("intermediate_size_mlp") or width
+    first = config.optional("first_k_dense_replace", 0) or 0
+    step = (config.optional("decoder_sparse_step") or config.optional("interleave_moe_layer_step")
+            or config.optional("expert_layer_period") or 1)
+    offset = config.optional("expert_layer_offset", 0)
+    offset = step - 1 if offset is None else offset
+    only_dense = config.get("mlp_only_layers")
+    only_dense = only_dense if isinstance(only_dense, list) else []
+    return [(experts * expert + shared, experts)
+            if i >= first and i % step == offset and i not in only_dense else (dense, 0)
+            for i in range(layers)]
+
+
+def count_parameters(config: ModelConfig, tensor_parallel_size: int = 1,
+                     pipeline_parallel_size: int = 1) -> int:
+    """Parameters on one GPU: heads, widths, experts and the vocabulary split over tensor parallel
+    ranks, layers over pipeline stages (the first, with the embedding).
+
+    >>> from vllm_tuning.launches import DATA
+    >>> from vllm_tuning.model_config import read_config
+    >>> round(count_parameters(read_config(DATA / "llama-3.1-70b-mi300x")) / 1e9, 1)
+    70.6
+    """
+    hidden, vocabulary, tp = config.count("hidden_size"), config.count("vocab_size"), \
+        tensor_parallel_size
+    matrices = 2 if config.family in _PLAIN_MLP else 3
+    total = 0
+    kinds, widths = config.layer_kinds(), mlp_widths(config)
+    stage = -(-len(kinds) // pipeline_parallel_size)
+    for kind, (width, router) in list(zip(kinds, widths))[:stage]:
+        if kind == "state":
+            total += recurrent_parameters(config) // tp
+        elif kind:
+            total += attention_parameters(config, kind, tp)
+        total += matrices * hidden * width // tp + hidden * router
+    tables = 1 if config.get("tie_word_embeddings") or pipeline_parallel_size > 1 else 2
+    return total + tables * -(-vocabulary // 64) * 64 * hidden // tp
