@@ -148,11 +148,22 @@ def test_a_path_takes_the_place_of_the_data_set(play):
 
 
 @pytest.mark.parametrize("bad", [0, 2**40, 1.5, "abc", None, float("nan")])
-def test_lengths_out_of_range_start_at_the_end_of_the_slider_and_say_so(bad):
+def test_values_out_of_range_get_no_answer_until_a_slider_is_moved(bad):
     play = Explorer(NAME, bad, 256, 1.7)
-    assert play.input_len.value == 1 and play.utilization.value == 0.05
-    assert f"input_len is {bad}" in play.notes.value
-    assert "utilization is 1.7" in play.notes.value
+    assert play.optimum is None and f"input_len is {bad}" in play.answer.value
+    assert "utilization is 1.7; it must be 0.05 to 1" in play.text
+    play.utilization.value = 0.6
+    play.input_len.value = 1024
+    assert play.optimum.recommended.max_num_seqs == 310
+
+
+def test_other_settings_stand_above_the_text_as_flags():
+    play = Explorer(NAME, 1024, 256, 0.7)
+    play.kv_cache_dtype.value = "fp8"
+    assert play.text.startswith("With --gpu-memory-utilization 0.7\nWith --kv-cache-dtype fp8\n")
+    play.reset_button.click()
+    assert play.kv_cache_dtype.index == 0 and "fp8" not in play.text
+    assert Explorer(NAME, 1024, 256, 0.0).text == Explorer(NAME, 1024, 256).text
 
 
 @pytest.mark.parametrize("lengths", [(1, 1), (1, 2**20), (2**20, 1), (2**20, 2**20)])

@@ -59,7 +59,7 @@ class Explorer(VBox):
     """Sliders that start at the given values; figures and answer of wherever they stand.
 
     launches: a carried data set, a launches.csv, a folder of one, or a server log. input_len and
-    output_len: tokens. utilization: a fraction; None is that of the launches. ``optimum`` is the
+    output_len: tokens. utilization: a fraction; None or 0 is that of the launches. ``optimum`` is the
     answer shown, ``chosen`` the flags (mns, mnbt) off it; None where there is none (``reason``).
     """
 
@@ -77,7 +77,7 @@ class Explorer(VBox):
         self.mnbt = Slider("mnbt × recommended", FACTORS, ".3g", 1)
         self.utilization = Slider("utilization", UTILIZATIONS, ".3g", 0.9)
         self.total_memory = Slider("GPU memory (GiB)", MEMORIES, ".5g", 16)
-        self.kv_cache_dtype = Dropdown(options=[("as launched", None), ("fp8", "fp8")],
+        self.kv_cache_dtype = Dropdown(options=[("as launched", ""), ("fp8", "fp8")],
                                        description="KV dtype", **_wide())
         self.reset_button = Button(description="Reset", tooltip="All sliders back to the start",
                                    layout=Layout(margin="2px 2px 2px 12.5em"))
@@ -85,7 +85,7 @@ class Explorer(VBox):
         self.images = [Image(format="png", layout=Layout(max_width="100%")) for _ in range(3)]
         self._pictures = pictures()
         given = {"input_len": input_len, "output_len": output_len} | (
-            {} if utilization is None else {"utilization": utilization})
+            {"utilization": utilization} if utilization else {})
         self._start = {name: self._within(name, value) for name, value in given.items()}
         controls = HBox([VBox([self.input_len, self.output_len, self.mns, self.mnbt]),
                          VBox([self.utilization, self.total_memory, self.kv_cache_dtype]),
@@ -99,8 +99,10 @@ class Explorer(VBox):
         self._read()
         self.reset()
 
-    def reset(self, _=None) -> None:
+    def reset(self, button=None) -> None:
         """All sliders back to where they started; the data set stays."""
+        if button:
+            self.complaints = []
         self._set(**self._launched | self._start, mns=1, mnbt=1)
 
     def _within(self, name, value):
@@ -109,8 +111,7 @@ class Explorer(VBox):
         if isinstance(value, (int, float)) and low <= value <= high and (
                 name == "utilization" or value == int(value)):
             return value
-        self.complaints.append(f"{name} is {value}; it must be {low:g} to {high:,}: the slider "
-                               f"starts at {low:g}.")
+        self.complaints.append(f"{name} is {value}; it must be {low:g} to {high:,}")
         return low
 
     def _set(self, **values) -> None:
@@ -158,16 +159,18 @@ class Explorer(VBox):
         if "total_memory" not in self._fixed:
             self._launched = {"utilization": setting(self._model, "gpu_memory_utilization"),
                               "total_memory": setting(self._model, "total_memory") / GIB}
-        self._launched["kv_cache_dtype"] = None
+        self._launched["kv_cache_dtype"] = ""
         for name, control in SERVER.items():
             getattr(self, control).layout.display = "none" if name in self._fixed else None
 
-    def _update(self, _=None) -> None:
+    def _update(self, change=None) -> None:
         if self._at_once:
             return
+        if change:
+            self.complaints = []
         try:
-            if self._problem:
-                raise InputError(self._problem)
+            if problem := self._problem or "; ".join(self.complaints):
+                raise InputError(problem)
             self._show(find_optimum(what_if(self._model, **self._settings()), Workload(
                 int(self.input_len.value), int(self.output_len.value))))
         except InputError as error:
@@ -206,7 +209,7 @@ class Explorer(VBox):
         hidden = {getattr(self, SERVER[name]).description: why for name, why in self._fixed.items()}
         if off:
             hidden |= dict.fromkeys(("mns", "mnbt"), "there is no recommended point to leave")
-        lines = self.complaints + [
+        lines = [
             f"No slider for {' and '.join(name for name in hidden if hidden[name] == why)}: {why}."
             for why in dict.fromkeys(hidden.values())]
         self.notes.value = "".join(f"<div>{escape(line)}</div>" for line in lines)
@@ -222,7 +225,16 @@ class Explorer(VBox):
     @property
     def text(self) -> str:
         """The answer as ``vllm-tuning recommend`` prints it; else why there is none."""
-        return answer_text(self.optimum) if self.optimum else f"No answer. {self.reason}"
+        if not self.optimum:
+            return f"No answer. {self.reason}"
+        return "".join(f"With {flag}\n" for flag in _flags(self._settings())) + answer_text(self.optimum)
+
+
+def _flags(settings) -> list[str]:
+    """The flags of ``vllm serve`` that the moved settings are."""
+    return [f"--{name.replace('_', '-')} {value:g}" if isinstance(value, float) else
+            f"--{name.replace('_', '-')} {value}" for name, value in settings.items()
+            if name != "total_memory"]
 
 
 def _answer(optimum, chosen, settings) -> str:
@@ -234,10 +246,7 @@ def _answer(optimum, chosen, settings) -> str:
         parts += [f"Launch next: <code>{launch.flags}</code> ({escape(launch.why)})"
                   for launch in optimum.model.next_launches]
     else:
-        flags = best.flags + "".join(
-            f" --{name.replace('_', '-')} {value:g}" if isinstance(value, float) else
-            f" --{name.replace('_', '-')} {value}" for name, value in settings.items()
-            if name != "total_memory")
+        flags = " ".join([best.flags, *_flags(settings)])
         tokens = "" if best.kv_cache_tokens is None else (
             f", {best.kv_cache_tokens:,} ± {best.kv_cache_tokens_stderr:,.0f} tokens,")
         parts = [f"<code><strong>{flags}</strong></code>",
