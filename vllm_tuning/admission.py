@@ -8,7 +8,7 @@ import numpy as np
 
 from .kv_cache import CacheLayout
 from .units import InputError
-from .workload import Workload, read_lengths
+from .workload import Workload, largest, read_lengths
 
 MARGIN = 0.85   # of pool / p95: 449k / 2,400 = 187, so about 160
 _LARGEST = 2**21  # blocks in the distribution of a sum; beyond it blocks are counted in bundles
@@ -83,15 +83,9 @@ def seqs_for_risk(request: RunningRequest, blocks: int, risk: float) -> Risk:
     """
     if not 1e-9 <= risk < 1:
         raise InputError(f"risk is {risk:g}; expected a probability from 1e-9 to 1")
-    low, high = 0, 1
-    while high <= _MOST and request.overflow(high, blocks - 1) <= risk:
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = ((middle, high) if request.overflow(middle, blocks - 1) <= risk
-                     else (low, middle))
-    return Risk(low, request.overflow(low, blocks - 1) if low else 0.0,
-                request.overflow(high, blocks - 1), low * request.mean)
+    seqs = largest(lambda count: request.overflow(count, blocks - 1) <= risk, _MOST)
+    return Risk(seqs, request.overflow(seqs, blocks - 1) if seqs else 0.0,
+                request.overflow(seqs + 1, blocks - 1), seqs * request.mean)
 
 
 def lengths_from_metrics(text: str) -> list[Workload]:

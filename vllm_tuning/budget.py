@@ -13,9 +13,8 @@ from .estimates import Estimate, Server, activation, cuda_graphs, non_torch, wei
 from .kv_cache import CacheLayout
 from .launches import Launch
 from .model_config import ModelConfig
+from .uncertain import NORMAL_95
 from .units import GIB, InputError
-
-NORMAL_90 = 1.6448536269514722  # two-sided quantile of the normal distribution
 
 
 @dataclass(frozen=True)
@@ -29,12 +28,12 @@ class Part:
 
     @property
     def low(self) -> float:
-        low = self.value - NORMAL_90 * self.spread
+        low = self.value - NORMAL_95 * self.spread
         return low if self.name == "pool" else max(0.0, low)
 
     @property
     def high(self) -> float:
-        return self.value + NORMAL_90 * self.spread
+        return self.value + NORMAL_95 * self.spread
 
     def to_dict(self) -> dict:
         return {"gib": self.value / GIB, "source": self.source,

@@ -4,6 +4,7 @@ A contradiction under which no answer is right (two releases, two models, two GP
 raises InputError; one under which an answer is still right gives a Notice.
 """
 
+import math
 from collections import Counter
 
 import numpy as np
@@ -153,3 +154,32 @@ def _single_rows(launches: list[Launch]):
             yield Notice("failed_launch",
                          f"{launch.where}: this launch failed ({launch.error or 'no reason given'})"
                          "; the figures it printed before are used.")
+
+
+def refuse_falling_peaks(route, fit) -> None:
+    """No law can hold where P falls by more than rounding while neither B nor C falls."""
+    readings = route.readings
+    residuals = np.abs(readings.y - fit.predicted)
+    allowed = max(3 * readings.units.max(), 0.05 * np.ptp(readings.y))
+    if len(residuals) >= 10:
+        allowed = max(allowed, 10 * np.median(residuals))  # noise of many launches is no fall
+    if np.max(residuals) <= allowed / 2:
+        return
+    order = np.lexsort((readings.requests, readings.tokens))
+    for place, high in enumerate(order):
+        before = order[:place]
+        more = ((readings.requests[before] < readings.requests[high])
+                | (readings.tokens[before] < readings.tokens[high]))
+        higher = before[(readings.requests[before] <= readings.requests[high]) & more
+                        & (readings.y[before] > readings.y[high] + allowed)]
+        if len(higher):
+            low, high = route.launches[higher[0]], route.launches[high]
+            raise InputError(
+                f"{high.where}: the pool grows (the peak falls) from mns {low.max_num_seqs or '?'}, "
+                f"mnbt {low.max_num_batched_tokens} ({low.where}) to mns "
+                f"{high.max_num_seqs or '?'}, mnbt {high.max_num_batched_tokens}, but both only "
+                "rise: not launches of one server, or a figure is in the wrong row")
+    if not math.isfinite(fit.chi2):
+        raise InputError(f"{route.launches[0].where}: no law that grows with max_num_seqs and "
+                         "max_num_batched_tokens fits this launch and those below it: not launches "
+                         "of one server, or a figure is in the wrong row")

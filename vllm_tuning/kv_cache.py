@@ -22,8 +22,9 @@ from .launches import release
 from .model_config import MissingFigure, ModelConfig, read_config
 from .units import InputError
 
-__all__ = ["CacheLayout", "Group", "Shape", "cache_layout", "hidden_state_bytes",
+__all__ = ["CacheLayout", "Group", "Shape", "agrees", "cache_layout", "hidden_state_bytes",
            "kv_bytes_per_token", "read_shape"]
+
 
 def hidden_state_bytes(hidden_size: int, dtype_bytes: int) -> int:
     """k = hidden size x bytes of an element: one token's hidden state, kept while sampling."""
@@ -198,6 +199,15 @@ def _stages(layers: int, stages: int):
 
 
 # ---------------------------------------------------------------- for the memory model
+
+
+def agrees(concurrency: float, tokens: int, length: int) -> bool:
+    """Whether a printed concurrency is the pool's tokens over those of a request of ``length``.
+
+    A request takes whole blocks, of 16 tokens to 256, times the decode context parallel size.
+    """
+    return any(abs(concurrency - tokens / (-(-length // block) * block)) <= 0.0101 + concurrency / (
+        length * 10) for block in (1, *(2**power for power in range(4, 12))))
 
 
 @dataclass(frozen=True)

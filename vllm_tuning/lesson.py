@@ -4,19 +4,16 @@
 why in one sentence.
 """
 
-import io
 from dataclasses import replace
 
-import matplotlib
 import numpy as np
 from IPython.display import Image, Markdown
-from matplotlib.figure import Figure
 from scipy.stats import norm
 
 from .branches import peak_activation
 from .four_launches import request_bytes, seed_answer
 from .launches import column
-from .look import GREY, INK, LABEL, LOOK, SHORT, STAR, STYLE, THOUSANDS, axes_of, legend, say
+from .look import GREY, INK, LABEL, LOOK, SHORT, STAR, THOUSANDS, axes_of, legend, rendered, say
 from .optimum import optimum_of
 from .pool import Pool
 from .terminal import with_error
@@ -30,15 +27,7 @@ _PARTS = {"weights": "model_weights", "non-torch": "non_torch",
 
 def picture(draw, *args, alt: str, height=3.4) -> Image:
     """``draw(*args, ax)`` as a PNG image 7 inches wide, the same bytes for the same data."""
-    png = io.BytesIO()
-    with matplotlib.rc_context():
-        matplotlib.rcdefaults()
-        matplotlib.rcParams.update(STYLE)
-        figure = Figure(figsize=(7, height), layout="constrained")
-        if not draw(*args, figure.add_subplot()).has_data():
-            figure.set_figheight(1.8)
-        figure.savefig(png, dpi=110, metadata={"Software": None})
-    return Image(png.getvalue(), alt=alt)
+    return Image(rendered(draw, *args, height=height, dpi=110, metadata={"Software": None}), alt=alt)
 
 
 def launch_bars(launches, ax=None):

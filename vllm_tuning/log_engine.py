@@ -4,14 +4,13 @@ Figures are in GiB as printed until the record is made. Derived figures are diff
 ones, rounded to their digits, and each is named in ``warnings``.
 """
 
-import re
 from dataclasses import replace
 
+from .kv_cache import agrees
 from .launches import COLUMNS, KNOBS, Launch, release
 from .log_failure import failure_of
 from .log_formats import ENGINE, ERROR, FLAGS, LATE, LOAD, POOL, PROFILE, SERVER
 from .log_readings import Reading, arguments
-from .request_cost import agrees
 from .units import GIB
 
 BUFFER = 150 * 2**20  # bytes that vLLM subtracts from the --kv-cache-memory it proposes

@@ -3,9 +3,12 @@
 A quantity has one colour everywhere, and a hatch, line style or marker for grey print (``LOOK``).
 """
 
+import io
 import textwrap
 
+import matplotlib
 from matplotlib import pyplot as plt, ticker
+from matplotlib.figure import Figure
 
 from .uncertain import is_known
 
@@ -38,6 +41,22 @@ def axes_of(ax, height=3.4):
         return ax
     with plt.rc_context(STYLE):
         return plt.subplots(figsize=(7, height), layout="constrained")[1]
+
+
+def rendered(draw, *args, height: float, **saved) -> bytes:
+    """``draw(*args, ax)`` 7 inches wide as a file; the same bytes for the same data.
+
+    saved: of ``Figure.savefig``. The reader's own matplotlib settings have no say.
+    """
+    out = io.BytesIO()
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(STYLE)
+        figure = Figure(figsize=(7, height), layout="constrained")
+        if not draw(*args, figure.add_subplot()).has_data():
+            figure.set_figheight(1.8)
+        figure.savefig(out, **saved)
+    return out.getvalue()
 
 
 def say(ax, text, instead=False):

@@ -15,7 +15,7 @@ import numpy as np
 from uncertainties import UFloat, correlated_values
 
 from .branches import BranchFit, fit_branches, model_run, sampler_run
-from .checks import check_launches
+from .checks import check_launches, refuse_falling_peaks
 from .explanations import ABOUT_THE_ANSWER, notices as explained
 from .gaps import NextLaunch, missing_reasons, next_launches, poor_fit, repeats_differ, within_rounding
 from .kv_cache import Shape, read_shape
@@ -24,7 +24,7 @@ from .readings import Route, corrections_to_pool, kv_per_token, rounding, routes
 from .request_cost import ConfiguredCost, RequestCost, cost_of_request, is_hybrid
 from .sources import read_source
 from .uncertain import UNKNOWN, exact, is_known, nominal, stderr
-from .units import GIB, InputError
+from .units import GIB
 
 
 @dataclass(frozen=True)
@@ -233,7 +233,7 @@ def _uncertainty(model: MemoryModel) -> tuple:
 def _solve(route: Route, fit: BranchFit, hidden: float | None, used, corrections, kappa,
            block_size) -> MemoryModel:
     """Parameters with one covariance, in bytes, and what they leave for the pool."""
-    _refuse_falling_peaks(route, fit)
+    refuse_falling_peaks(route, fit)
     n = len(route.launches)
     scale_up = max(1.0, fit.chi2 / fit.dof) if fit.dof > 0 else 1.0
     gains, held = {}, {}
@@ -286,35 +286,6 @@ def _fitted_launches(route: Route, fit: BranchFit, left_over: float, corrections
         FittedLaunch(launch, "sampler" if fit.sampler[i] else "model", _finite(peaks[i]),
                      _finite(pools[i] - corrections[id(launch)]), float(residual[i]))
         for i, launch in enumerate(route.launches))
-
-
-def _refuse_falling_peaks(route: Route, fit: BranchFit) -> None:
-    """No law can hold where P falls by more than rounding while neither B nor C falls."""
-    readings = route.readings
-    residuals = np.abs(readings.y - fit.predicted)
-    allowed = max(3 * readings.units.max(), 0.05 * np.ptp(readings.y))
-    if len(residuals) >= 10:
-        allowed = max(allowed, 10 * np.median(residuals))  # noise of many launches is no fall
-    if np.max(residuals) <= allowed / 2:
-        return
-    order = np.lexsort((readings.requests, readings.tokens))
-    for place, high in enumerate(order):
-        before = order[:place]
-        more = ((readings.requests[before] < readings.requests[high])
-                | (readings.tokens[before] < readings.tokens[high]))
-        higher = before[(readings.requests[before] <= readings.requests[high]) & more
-                        & (readings.y[before] > readings.y[high] + allowed)]
-        if len(higher):
-            low, high = route.launches[higher[0]], route.launches[high]
-            raise InputError(
-                f"{high.where}: the pool grows (the peak falls) from mns {low.max_num_seqs or '?'}, "
-                f"mnbt {low.max_num_batched_tokens} ({low.where}) to mns "
-                f"{high.max_num_seqs or '?'}, mnbt {high.max_num_batched_tokens}, but both only "
-                "rise: not launches of one server, or a figure is in the wrong row")
-    if not math.isfinite(fit.chi2):
-        raise InputError(f"{route.launches[0].where}: no law that grows with max_num_seqs and "
-                         "max_num_batched_tokens fits this launch and those below it: not launches "
-                         "of one server, or a figure is in the wrong row")
 
 
 def _budget(route: Route, used, corrections) -> tuple[float, np.ndarray, float]:

@@ -6,12 +6,11 @@ import numpy as np
 from uncertainties import covariance_matrix
 
 from .memory_model import MemoryModel
-from .uncertain import exact
-from .workload import Workload
+from .uncertain import NORMAL_95, exact
+from .workload import Workload, largest
 
 CONFIDENCE = 0.95
 LARGEST_ASSUMED_K = 16384  # bytes: 8,192 bf16 elements, the hidden size of a 70B model
-NORMAL_95 = 1.6448536269514722  # one-sided quantile of the normal distribution
 
 
 class Pool:
@@ -90,13 +89,7 @@ class Pool:
 
     def most_requests(self, budget_of) -> int:
         """The largest C that fits beside the budget ``budget_of(C)``; 0 if none does."""
-        low, high = 0, 1
-        while self.fits(high, budget_of(high)):
-            low, high = high, 2 * high
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if self.fits(middle, budget_of(middle)) else (low, middle)
-        return low
+        return largest(lambda seqs: self.fits(seqs, budget_of(seqs)))
 
 
 def one_sided_quantile(model: MemoryModel) -> float:

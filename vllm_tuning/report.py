@@ -5,7 +5,6 @@ interpreter, and makes an HTML page of it that needs no network. The same data g
 """
 
 import base64
-import io
 import os
 import re
 import sys
@@ -21,7 +20,7 @@ from .optimum import Optimum, find_optimum
 from .sources import read_source
 from .terminal import pool_to_expect, with_error
 from .uncertain import is_known
-from .units import GIB, InputError
+from .units import InputError
 from .workload import Workload
 
 HERE = Path(__file__).parent
@@ -146,20 +145,10 @@ def figure(draw, *args, alt: str, height: float = 3.4) -> str:
 
 def svg(draw, *args, height: float) -> str:
     """``draw(*args, ax)`` as SVG 7 inches wide; the same text for the same data."""
-    import matplotlib
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
-    from matplotlib.figure import Figure
-    from .figures import STYLE
+    from .look import rendered
 
-    text = io.StringIO()
-    with matplotlib.rc_context():
-        matplotlib.rcdefaults()
-        matplotlib.rcParams.update(STYLE)
-        canvas = FigureCanvasSVG(Figure(figsize=(7, height), layout="constrained"))
-        if not draw(*args, canvas.figure.add_subplot()).has_data():
-            canvas.figure.set_figheight(1.8)
-        canvas.print_svg(text, metadata={"Date": None, "Creator": None})
-    return text.getvalue()
+    return rendered(draw, *args, height=height, format="svg",
+                    metadata={"Date": None, "Creator": None}).decode()
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ import numpy as np
 from uncertainties import UFloat, correlated_values
 
 from .branches import least_squares
-from .kv_cache import CacheLayout, Shape
+from .kv_cache import CacheLayout, Shape, agrees
 from .launches import Launch, Notice, column, release
 from .uncertain import exact, nominal, stderr
 from .units import printed_half_widths
@@ -177,15 +177,6 @@ def is_hybrid(launches: list[Launch], shape: Shape | None) -> bool:
         return True
     plain = any(() < release(launch.vllm_version) < (0, 20, 2) for launch, _ in both)
     return bool(shape and shape.hybrid) and not plain
-
-
-def agrees(concurrency: float, tokens: int, length: int) -> bool:
-    """Whether a printed concurrency is the pool's tokens over those of a request of ``length``.
-
-    A request takes whole blocks, of 16 tokens to 256, times the decode context parallel size.
-    """
-    return any(abs(concurrency - tokens / (-(-length // block) * block)) <= 0.0101 + concurrency / (
-        length * 10) for block in (1, *(2**power for power in range(4, 12))))
 
 
 def _concurrency(launch: Launch) -> tuple[float, float] | None:

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 import os
 from dataclasses import dataclass
 
@@ -33,6 +34,20 @@ class Workload:
     def blocks(self, block_size: int) -> int:
         """Whole KV blocks of one finished request: ceil(L / block_size)."""
         return -(-self.length // block_size)
+
+
+def largest(fits, most: float = math.inf) -> int:
+    """The largest count for which ``fits(count)`` holds, 0 if none; it holds for all below one.
+
+    Doubling stops beyond ``most``.
+    """
+    low, high = 0, 1
+    while high <= most and fits(high):
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
 
 
 def at_percentile(workloads: list[Workload], percent: float = 95) -> Workload:
