@@ -66,7 +66,8 @@ def test_five_requests_cell_by_cell():
 
 def test_a_prompt_of_50_in_steps_of_40_cell_by_cell():
     requests = [Request("A", 1, 5), Request("B", 1, 5), Request("C", 50, 3, at=1)]
-    ax = draw.request_steps(simulate(SchedulerConfig(3, 40, 100), requests, trace=True).trace, axes())
+    trace = simulate(SchedulerConfig(3, 40, 100), requests, trace=True).trace
+    ax = draw.request_steps(trace, axes())
     assert [words(ax).get((step, 2)) for step in range(1, 6)] == [None, "38", "12", "1", "1"]
     assert [words(ax)[step, 0] for step in range(1, 6)] == 5 * ["1"]
     assert kinds(ax)[3, 2] == "prompt" and kinds(ax)[4, 2] == "decode, one token"
@@ -75,7 +76,8 @@ def test_a_prompt_of_50_in_steps_of_40_cell_by_cell():
 def test_a_preempted_request_waits_and_is_computed_again():
     """Two requests of 4 + 8 in 4 blocks of 4: worked by hand in test_scheduler."""
     requests = [Request("A", 4, 8), Request("B", 4, 8)]
-    ax = draw.request_steps(simulate(SchedulerConfig(2, 100, 5, 4), requests, trace=True).trace, axes())
+    trace = simulate(SchedulerConfig(2, 100, 5, 4), requests, trace=True).trace
+    ax = draw.request_steps(trace, axes())
     assert [kinds(ax)[step, 1] for step in (6, 7, 8, 9, 10)] == [
         "waits", "waits", "waits", "computed again", "decode, one token"]
     assert words(ax)[9, 1] == "9" and lines(ax)["preempted"].ravel().tolist() == [5.5, 1]

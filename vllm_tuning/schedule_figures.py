@@ -18,10 +18,10 @@ WORK = {  # colour of Okabe and Ito, hatch
     "waits": ("white", "...."),
 }
 REQUESTS = [("#56B4E9", None), ("#E69F00", "////"), ("#009E73", "\\\\\\\\"), ("#CC79A7", "....")]
-LIMITS = {  # column of the trace's table: name, colour, line style
-    "tokens": ("tokens, of mnbt", "#D55E00", "-"),
-    "running": ("requests, of mns", "#0072B2", "--"),
-    "used": ("KV blocks, of the pool", "#009E73", "-.")}
+LIMITS = {  # column of the trace's table: flag, name, colour, line style, hatch
+    "tokens": ("mnbt", "tokens, of mnbt", "#D55E00", "-", "////"),
+    "running": ("mns", "requests, of mns", "#0072B2", "--", None),
+    "used": ("pool", "KV blocks, of the pool", "#009E73", "-.", "....")}
 LINES = [("#0072B2", "-", "o"), ("#D55E00", "--", "s"), ("#009E73", "-.", "^")]
 HIERARCHY = {  # of an H100 SXM: bytes, bytes/s
     "host memory, over PCIe 5": (None, 64e9),  # 128 GB/s both ways (data sheet)
@@ -51,7 +51,7 @@ def request_steps(trace, ax=None):
 
 
 def blocks(steps, order, ax=None):
-    """The physical blocks of ``order``, one row each, and in each step the slots filled, by request.
+    """Physical blocks, one row each in this order, and in each step the slots filled, by request.
 
     steps: of ``block_tables``. A slot that two requests share is drawn in halves.
     """
@@ -94,18 +94,14 @@ def limits(simulation, ax=None):
     x, shares = table["step"] + 1, {name: 100 * table[name] / most[name] for name in LIMITS}
     binds = np.where(shares["running"] >= 100, "running",
                      np.where(shares["tokens"] >= 100, "tokens", "used"))
-    for name, (label, colour, style) in LIMITS.items():
-        ax.plot(x, shares[name], style, color=colour, lw=1.6,
-                label=f"{label} ({most[name]:,})")
-    hatch = {"tokens": "////", "running": None, "used": "...."}
-    for name, (label, colour, _) in LIMITS.items():
-        for step in x[(binds == name) & (table["waiting"] > 0)]:
-            ax.bar(step, 8, 1, 104, color="w", ec=colour, hatch=hatch[name], lw=0)
-            ax.bar(step, 8, 1, 104, color=colour, alpha=0.35, lw=0)
-    for name, (label, *_) in LIMITS.items():
-        if len(steps := x[(binds == name) & (table["waiting"] > 0)]):
-            ax.text(steps[len(steps) // 2], 113, {"tokens": "mnbt", "running": "mns", "used": "pool"}[
-                name], ha="center", va="bottom", fontsize=8, fontweight="bold")
+    for name, (flag, label, colour, style, hatch) in LIMITS.items():
+        ax.plot(x, shares[name], style, color=colour, lw=1.6, label=f"{label} ({most[name]:,})")
+        steps = x[(binds == name) & (table["waiting"] > 0)]
+        ax.bar(steps, 8, 1, 104, color="w", ec=colour, hatch=hatch, lw=0)
+        ax.bar(steps, 8, 1, 104, color=colour, alpha=0.35, lw=0)
+        if len(steps):
+            ax.text(steps[len(steps) // 2], 113, flag, ha="center", va="bottom", fontsize=8,
+                    fontweight="bold")
     ax.set(xlabel="step", ylabel="share of the limit (%)", xlim=(0.5, len(x) + 0.5), ylim=(0, 124))
     ax.set_yticks(range(0, 101, 25))
     return legend(say(ax, "Band at the top: while requests wait, the limit that keeps the next "
@@ -136,7 +132,7 @@ def token_totals(simulations, ax=None):
         again, answer = summary.recomputed_tokens, summary.output_tokens - summary.n_requests
         for size, (label, (colour, hatch)) in zip(
                 (summary.sched_tokens - again - answer, answer, again), list(WORK.items())):
-            ax.barh(y, size / 1e3, 0.6, left, color=colour, hatch=hatch, ec="w", lw=0.5, label=label)
+            ax.barh(y, size / 1e3, 0.6, left, color=colour, hatch=hatch, ec="w", label=label)
             left += size / 1e3
         ax.text(left, y, f" {summary.output_tokens:,} put out", va="center", fontsize=8)
         config = simulation.config
@@ -212,16 +208,16 @@ def load_runs(runs, fitted, ax=None):
 def over_mns(sweeps: dict[str, Sweep], what: str, ax=None):
     """throughput, preemptions or pool_use of each sweep over mns, with the method's point."""
     ax = axes_of(ax)
-    label, scale = {"throughput": ("tokens/s, at most", 1),
-                    "preemptions": ("preemptions", 1), "pool_use": ("mean use of the pool (%)", 100)}[
-                        what]
+    label, scale = {"throughput": ("tokens/s, at most", 1), "preemptions": ("preemptions", 1),
+                    "pool_use": ("mean use of the pool (%)", 100)}[what]
     for (name, result), (colour, style, marker) in zip(sweeps.items(), LINES):
         values = scale * getattr(result, what)
         ax.plot(result.seqs, values, style, marker=marker, color=colour, ms=4, lw=1.6, label=name)
         ax.plot(result.full, values[result.seqs == result.full], **STAR,
                 label="the method's point: all can be full")
         if what == "throughput":
-            ax.plot(result.best, values.max(), "o", mfc="none", mec=INK, ms=11, label="best of the sweep")
+            ax.plot(result.best, values.max(), "o", mfc="none", mec=INK, ms=11,
+                    label="best of the sweep")
     ax.axvline(result.average, color=INK, ls=":", label="pool / (input + output/2)")
     ax.set(xlabel="max_num_seqs (requests)", ylabel=label, xlim=0, ylim=(0, max(
         1, 1.12 * ax.dataLim.ymax)))
@@ -255,10 +251,10 @@ def times(simulations, step_time) -> Markdown:
                     f"{summary.n_preempt:,} | {result.throughput:,.0f} | "
                     f"{np.median(result.ttft):,.1f} | {1e3 * np.nanmedian(result.tpot):,.1f} | "
                     f"{1e3 * np.nanmax(result.tpot):,.1f} |")
-    return Markdown(
-        f"Times from a {step_time.kind}:\n\n| mns | steps | preemptions | tokens/s | TTFT, median "
-        "(s) | TPOT, median (ms) | TPOT, largest (ms) |\n| ---: | ---: | ---: | ---: | ---: | ---: | "
-        "---: |\n" + "\n".join(rows))
+    head = ("mns", "steps", "preemptions", "tokens/s", "TTFT, median (s)", "TPOT, median (ms)",
+            "TPOT, largest (ms)")
+    return Markdown(f"Times from a {step_time.kind}:\n\n| {' | '.join(head)} |\n|"
+                    + " ---: |" * len(head) + "\n" + "\n".join(rows))
 
 
 def _bar(ax, x, row, width, colour, hatch, label=None, lw=0.5, part=(0, 1)):

@@ -138,7 +138,7 @@ def fit_step_time(seconds, tokens, kv_tokens) -> StepTime:
             return StepTime(*map(found.get, COEFFICIENTS), scatter * (1 + len(columns) / runs)**0.5,
                             runs)
         columns = {name: column for (name, column), keep in zip(columns.items(), known) if keep}
-    raise InputError("the load runs tell no coefficient of the step time: their scatter is too large")
+    raise InputError("the load runs tell no coefficient of the step time: they scatter too much")
 
 
 def _least_squares(design):
