@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from vllm_tuning.admission import (RunningRequest, lengths_from_metrics, seqs_by_length,
+from vllm_tuning.budget.admission import (RunningRequest, lengths_from_metrics, seqs_by_length,
                                    seqs_for_risk)
 from vllm_tuning.cli import main
 from vllm_tuning.kv_cache import CacheLayout, Group

@@ -8,14 +8,14 @@ import pytest
 from click.testing import CliRunner
 
 from conftest import ROOT, rows_of
-from vllm_tuning.budget import memory_budget, tokens_per_percent
-from vllm_tuning.capacity import capacity
+from vllm_tuning.budget.memory_budget import memory_budget, tokens_per_percent
+from vllm_tuning.budget.capacity import capacity
 from vllm_tuning.cli import main
-from vllm_tuning.estimates import Server
+from vllm_tuning.budget.estimates import Server
 from vllm_tuning.kv_cache import cache_layout
 from vllm_tuning.launches import Launch
 from vllm_tuning.model_config import config_of
-from vllm_tuning.parameters import count_parameters
+from vllm_tuning.budget.parameters import count_parameters
 from vllm_tuning.units import GIB
 from vllm_tuning.workload import Workload
 

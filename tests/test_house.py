@@ -81,8 +81,8 @@ def test_make_alone_lists_every_target():
     assert listed == TARGETS
 
 
-@pytest.mark.parametrize("module", [found.name for found in pkgutil.iter_modules(
-    vllm_tuning.__path__) if found.name != "__main__"])
+@pytest.mark.parametrize("module", [found.name for found in pkgutil.walk_packages(
+    vllm_tuning.__path__, "vllm_tuning.") if not found.name.endswith(".__main__")])
 def test_the_examples_in_the_docstrings_hold(module):
-    module = importlib.import_module(f"vllm_tuning.{module}")
+    module = importlib.import_module(module)
     assert doctest.testmod(module, optionflags=doctest.ELLIPSIS).failed == 0

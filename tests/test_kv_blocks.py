@@ -1,6 +1,6 @@
 """The free list and the prefix cache, by hand."""
 
-from vllm_tuning.kv_blocks import BlockPool, hash_block_tokens
+from vllm_tuning.scheduling.kv_blocks import BlockPool, hash_block_tokens
 
 
 def test_blocks_come_in_order_and_go_back_to_the_front_tail_first():

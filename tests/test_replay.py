@@ -5,9 +5,9 @@ import json
 
 import pytest
 
-from vllm_tuning.replay import read_workload, write_trace
-from vllm_tuning.scheduler_config import Request, SchedulerConfig
-from vllm_tuning.simulation import simulate
+from vllm_tuning.scheduling.replay import read_workload, write_trace
+from vllm_tuning.scheduling.config import Request, SchedulerConfig
+from vllm_tuning.scheduling.simulation import simulate
 from vllm_tuning.units import InputError
 
 CONFIG = {"mns": 2, "mnbt": 16, "blocks": 9}

@@ -10,12 +10,12 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from uncertainties import ufloat
 
-from vllm_tuning import schedule_figures as draw
+from vllm_tuning.scheduling import figures as draw
 from vllm_tuning.kv_cache import kv_bytes_per_token
-from vllm_tuning.scheduler_config import Request, SchedulerConfig
-from vllm_tuning.simulation import block_tables, fixed_requests, simulate
-from vllm_tuning.step_time import GPUS, Roofline, StepTime, estimate
-from vllm_tuning.sweep import Sweep, full_requests, staggered
+from vllm_tuning.scheduling.config import Request, SchedulerConfig
+from vllm_tuning.scheduling.simulation import block_tables, fixed_requests, simulate
+from vllm_tuning.scheduling.step_time import GPUS, Roofline, StepTime, estimate
+from vllm_tuning.scheduling.sweep import Sweep, full_requests, staggered
 from vllm_tuning.workload import Workload
 
 from conftest import ROOT

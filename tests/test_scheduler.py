@@ -6,11 +6,11 @@ import random
 
 import pytest
 
-from vllm_tuning.kv_blocks import BlockPool
-from vllm_tuning.replay import read_workload
-from vllm_tuning.scheduler import Scheduler
-from vllm_tuning.scheduler_config import Request, SchedulerConfig
-from vllm_tuning.simulation import simulate
+from vllm_tuning.scheduling.kv_blocks import BlockPool
+from vllm_tuning.scheduling.replay import read_workload
+from vllm_tuning.scheduling.scheduler import Scheduler
+from vllm_tuning.scheduling.config import Request, SchedulerConfig
+from vllm_tuning.scheduling.simulation import simulate
 from vllm_tuning.units import InputError
 
 from conftest import ROOT

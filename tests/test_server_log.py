@@ -12,8 +12,8 @@ import pytest
 
 from vllm_tuning.explanations import ABOUT_A_FIGURE, ABOUT_THE_ANSWER, notices
 from vllm_tuning.launches import parse_launches, write_launches
-from vllm_tuning.log_formats import FORMATS
-from vllm_tuning.log_readings import readings
+from vllm_tuning.server_log.formats import FORMATS
+from vllm_tuning.server_log.readings import readings
 from vllm_tuning.server_log import read_log
 from vllm_tuning.units import GIB, InputError
 

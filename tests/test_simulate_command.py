@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from vllm_tuning.cli import main
-from vllm_tuning.replay import read_workload
+from vllm_tuning.scheduling.replay import read_workload
 
 from test_scheduler import OWN
 
@@ -111,7 +111,7 @@ def test_the_answer_is_a_table_of_80_columns_without_a_progress_bar():
 
 
 def test_the_progress_bar_is_on_stderr_of_a_terminal(monkeypatch):
-    monkeypatch.setattr("vllm_tuning.cli._on_a_terminal", lambda: True)
+    monkeypatch.setattr("vllm_tuning.commands.options.on_a_terminal", lambda: True)
     result = run(*FLAGS, *LENGTHS, "--json")
     assert "requests" in result.stderr and json.loads(result.stdout)["summary"]["n_requests"] == 64
 

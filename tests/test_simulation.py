@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from vllm_tuning import find_optimum, model_of
-from vllm_tuning.scheduler_config import Request, SchedulerConfig
-from vllm_tuning.simulation import fixed_requests, poisson_arrivals, server_at, simulate
+from vllm_tuning.scheduling.config import Request, SchedulerConfig
+from vllm_tuning.scheduling.simulation import fixed_requests, poisson_arrivals, server_at, simulate
 from vllm_tuning.units import InputError
 from vllm_tuning.workload import Workload
 

@@ -8,12 +8,12 @@ import pytest
 from uncertainties import ufloat
 
 from vllm_tuning.launches import DATA
-from vllm_tuning.scheduler import Scheduler
-from vllm_tuning.scheduler_config import Request, SchedulerConfig
-from vllm_tuning.simulation import fixed_requests, simulate
-from vllm_tuning.step_time import (GPUS, Roofline, StepTime, estimate, fit_step_time, gpu_named,
+from vllm_tuning.scheduling.scheduler import Scheduler
+from vllm_tuning.scheduling.config import Request, SchedulerConfig
+from vllm_tuning.scheduling.simulation import fixed_requests, simulate
+from vllm_tuning.scheduling.step_time import (GPUS, Roofline, StepTime, estimate, fit_step_time, gpu_named,
                                    read_load_runs)
-from vllm_tuning.sweep import Sweep, average_requests, full_requests, staggered, sweep
+from vllm_tuning.scheduling.sweep import Sweep, average_requests, full_requests, staggered, sweep
 from vllm_tuning.units import InputError
 from vllm_tuning.workload import Workload
 

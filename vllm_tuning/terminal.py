@@ -4,12 +4,12 @@ import math
 import textwrap
 from pathlib import Path
 
-from .budget import equivalent_utilization, tokens_per_percent
-from .capacity import Capacity
+from .budget.memory_budget import equivalent_utilization, tokens_per_percent
+from .budget.capacity import Capacity
 from .gaps import serve_flags
 from .memory_model import MemoryModel
 from .optimum import Optimum, Recommended
-from .simulation import Simulation
+from .scheduling.simulation import Simulation
 from .uncertain import is_known
 from .units import GIB
 

@@ -6,12 +6,12 @@ ones, rounded to their digits, and each is named in ``warnings``.
 
 from dataclasses import replace
 
-from .kv_cache import agrees
-from .launches import COLUMNS, KNOBS, Launch, release
-from .log_failure import failure_of
-from .log_formats import ENGINE, ERROR, FLAGS, LATE, LOAD, POOL, PROFILE, SERVER
-from .log_readings import Reading, arguments
-from .units import GIB
+from ..kv_cache import agrees
+from ..launches import COLUMNS, KNOBS, Launch, release
+from .failure import failure_of
+from .formats import ENGINE, ERROR, FLAGS, LATE, LOAD, POOL, PROFILE, SERVER
+from .readings import Reading, arguments
+from ..units import GIB
 
 BUFFER = 150 * 2**20  # bytes that vLLM subtracts from the --kv-cache-memory it proposes
 DEFAULT_SEQS = {2048: 256, 8192: 1024, 16384: 1024}  # of vllm serve on CUDA, by its default mnbt

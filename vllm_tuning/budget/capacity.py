@@ -4,14 +4,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from .admission import MARGIN, Risk, RunningRequest, seqs_by_length, seqs_for_risk
-from .budget import Budget, Part, indexed_weights, memory_budget
+from .memory_budget import Budget, Part, indexed_weights, memory_budget
 from .estimates import TOTAL_MEMORY, Server
-from .kv_cache import CacheLayout, cache_layout
-from .launches import Launch, release
-from .model_config import ModelConfig, read_config
-from .optimum import default_flags
-from .units import GIB, InputError
-from .workload import Workload, at_percentile
+from ..kv_cache import CacheLayout, cache_layout
+from ..launches import Launch, release
+from ..model_config import ModelConfig, read_config
+from ..optimum import default_flags
+from ..units import GIB, InputError
+from ..workload import Workload, at_percentile
 
 RISK = 0.01        # of preemption at a moment, where lengths are known
 SMALLEST_BUDGET = 2048  # tokens of a step, vLLM's default on a small GPU
@@ -146,7 +146,7 @@ def capacity(path, *, gpu: str | None = None, gpu_memory: float | None = None,
 
 def launch_to_measure(sources) -> Launch:
     """The launch whose parts are taken: the last that is up. Raises InputError where none is."""
-    from .sources import read_source
+    from ..sources import read_source
 
     up = [launch for source in sources for launch in read_source(source)
           if launch.status == "ok" and launch.kv_cache is not None]

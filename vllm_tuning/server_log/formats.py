@@ -9,7 +9,7 @@ a count with thousands separators, a plain number, or text.
 import re
 from typing import NamedTuple
 
-from .log_lines import CUT
+from .lines import CUT
 
 SERVER, FLAGS, ENGINE, LOAD, PROFILE, POOL, LATE, ERROR, MARK = range(9)  # as a start-up goes
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .kv_cache import CacheLayout
-from .units import InputError
-from .workload import Workload, largest, read_lengths
+from ..kv_cache import CacheLayout
+from ..units import InputError
+from ..workload import Workload, largest, read_lengths
 
 MARGIN = 0.85   # of pool / p95: 449k / 2,400 = 187, so about 160
 _LARGEST = 2**21  # blocks in the distribution of a sum; beyond it blocks are counted in bundles

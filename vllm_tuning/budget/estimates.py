@@ -7,12 +7,12 @@ Spreads stand for one standard deviation: 1.645 of them hold nine in ten of the 
 
 from dataclasses import dataclass
 
-from .branches import peak_activation
-from .kv_cache import hidden_state_bytes
-from .launches import release
-from .model_config import ModelConfig
+from ..branches import peak_activation
+from ..kv_cache import hidden_state_bytes
+from ..launches import release
+from ..model_config import ModelConfig
 from .parameters import count_parameters
-from .units import GIB
+from ..units import GIB
 
 TOTAL_MEMORY = {  # GiB of one GPU as vLLM prints it, from the logs of tests and data sets
     "H100": 79.19, "H100-NVL": 93.09, "A100-40GB": 39.49, "RTX-3090": 23.58, "MI300X": 191.98}

@@ -6,10 +6,10 @@ A step is a column, so that a picture is read from left to right and needs no an
 import numpy as np
 from IPython.display import Markdown
 
-from .look import INK, STAR, THOUSANDS, axes_of, legend, say
+from ..look import INK, STAR, THOUSANDS, axes_of, legend, say
 from .step_time import COEFFICIENTS, estimate
 from .sweep import Sweep
-from .terminal import with_error
+from ..terminal import with_error
 
 WORK = {  # colour of Okabe and Ito, hatch
     "prompt": ("#E69F00", "////"),

@@ -6,13 +6,13 @@ from dataclasses import asdict, dataclass, field, replace
 import numpy as np
 
 from .kv_blocks import BlockPool
-from .optimum import Optimum
-from .pool import Pool
+from ..optimum import Optimum
+from ..pool import Pool
 from .scheduler import Scheduler, Step
-from .scheduler_config import Request, SchedulerConfig
+from .config import Request, SchedulerConfig
 from .trace import Trace, TraceRecorder
-from .units import InputError
-from .workload import Workload
+from ..units import InputError
+from ..workload import Workload
 
 
 @dataclass(frozen=True)

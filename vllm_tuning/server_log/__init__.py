@@ -1,19 +1,19 @@
 """vLLM's server log, of any release, as launches.
 
-From below: ``log_lines`` finds the passages around start-ups and takes the prefixes off,
-``log_formats`` is the table of the lines that are read, ``log_readings`` reads them, ``log_engine``
+From below: ``lines`` finds the passages around start-ups and takes the prefixes off,
+``formats`` is the table of the lines that are read, ``readings`` reads them, ``engine``
 weighs the ranks of an engine. Here readings become starts, and starts become launches.
 """
 
 import re
 from dataclasses import dataclass, field
 
-from .launches import Launch
-from .log_engine import launch_of
-from .log_formats import ENGINE, ERROR, FLAGS, LATE, LOAD, MARK, POOL, PROFILE, SERVER
-from .log_lines import Process, open_log
-from .log_readings import Reading, arguments, readings
-from .units import InputError
+from ..launches import Launch
+from .engine import launch_of
+from .formats import ENGINE, ERROR, FLAGS, LATE, LOAD, MARK, POOL, PROFILE, SERVER
+from .lines import Process, open_log
+from .readings import Reading, arguments, readings
+from ..units import InputError
 
 _CLOCK = re.compile(r"(\d\d):(\d\d):(\d\d)")
 _SAME_MOMENT = 120  # seconds between the same line of two ranks of one writer, at most

@@ -14,7 +14,7 @@ from scipy.stats import t as students_t
 from uncertainties import UFloat, ufloat
 
 from .trace import Trace
-from .units import InputError
+from ..units import InputError
 
 COEFFICIENTS = ("t0", "t_token", "t_kv")
 RUN_COLUMNS = ("seconds_per_step", "tokens", "kv_tokens")

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from .units import InputError
+from ..units import InputError
 
 
 @dataclass(frozen=True)

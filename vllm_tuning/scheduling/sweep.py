@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from .scheduler_config import SchedulerConfig
+from .config import SchedulerConfig
 from .simulation import fixed_requests, poisson_arrivals, simulate
 from .step_time import Roofline, StepTime, estimate
-from .workload import Workload
+from ..workload import Workload
 
 SATURATION = 1.15  # staggered requests arrive so many times as fast as the pool can serve them
 

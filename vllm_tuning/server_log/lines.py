@@ -17,7 +17,7 @@ from typing import Iterator, NamedTuple
 
 import numpy as np
 
-from .units import InputError
+from ..units import InputError
 
 BLOCK = 1 << 18
 HEAD = 1 << 21  # bytes read closely from the beginning, so that short excerpts need no anchor

@@ -4,8 +4,8 @@ Matrices only: norms, biases and rotary tables are within 0.1 %. A vision tower 
 config describes it. Quantized weights are not told by a config: give their size.
 """
 
-from .cache_layers import heads_on_gpu
-from .model_config import ModelConfig
+from ..cache_layers import heads_on_gpu
+from ..model_config import ModelConfig
 
 _PLAIN_MLP = ("opt", "phi", "falcon", "gpt2", "gpt_neox", "bloom", "starcoder2", "nemotron_h",
               "gpt_bigcode", "gptj", "mpt", "nemotron")  # two matrices, the others three

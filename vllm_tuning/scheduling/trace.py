@@ -7,7 +7,7 @@ from itertools import chain
 import numpy as np
 
 from .scheduler import Step
-from .scheduler_config import Request
+from .config import Request
 
 EVENTS = ("new", "resumed", "preempted", "finished", "first_token")
 

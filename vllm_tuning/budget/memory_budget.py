@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from .estimates import Estimate, Server, activation, cuda_graphs, non_torch, weights
-from .kv_cache import CacheLayout
-from .launches import Launch
-from .model_config import ModelConfig
-from .uncertain import NORMAL_95
-from .units import GIB, InputError
+from ..kv_cache import CacheLayout
+from ..launches import Launch
+from ..model_config import ModelConfig
+from ..uncertain import NORMAL_95
+from ..units import GIB, InputError
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ import os
 import zlib
 from pathlib import Path
 
-from .scheduler_config import Request, SchedulerConfig
+from .config import Request, SchedulerConfig
 from .simulation import Simulation
-from .units import LARGEST_COUNT, InputError
+from ..units import LARGEST_COUNT, InputError
 
 CONFIG_KEYS = {
     "mns": "max_num_seqs", "mnbt": "max_num_batched_tokens", "blocks": "num_gpu_blocks",

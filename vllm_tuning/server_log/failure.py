@@ -2,8 +2,8 @@
 
 import re
 
-from .log_formats import ENGINE, ERROR, LATE, LOAD, POOL, PROFILE
-from .log_readings import Reading
+from .formats import ENGINE, ERROR, LATE, LOAD, POOL, PROFILE
+from .readings import Reading
 
 _CONSEQUENCE = re.compile(
     r"initialization failed|failed to start|Worker failed with error|stack trace|Broken ?pipe"

@@ -11,7 +11,7 @@ from collections import defaultdict, deque
 from dataclasses import dataclass, field
 
 from .kv_blocks import BlockPool, hash_block_tokens
-from .scheduler_config import Request, SchedulerConfig
+from .config import Request, SchedulerConfig
 
 
 class Sequence:

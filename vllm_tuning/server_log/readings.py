@@ -7,9 +7,9 @@ source line or in prose are passed over.
 import re
 from typing import Iterator, NamedTuple
 
-from .log_formats import ANCHORS, ERROR, FORMATS, MARK, SERVER, Format, figure
-from .log_lines import CUT, Flat, Line, Process, joined, lines_of, passages, writer_of
-from .units import parse_size
+from .formats import ANCHORS, ERROR, FORMATS, MARK, SERVER, Format, figure
+from .lines import CUT, Flat, Line, Process, joined, lines_of, passages, writer_of
+from ..units import parse_size
 
 _CLASS = re.compile(r"(?:[A-Za-z_][\w.]*(?:Error|Exception):|Value error,) \Z|[A-Za-z_][\w.]*\Z")
 _LED = re.compile(r"\b(?:failed|error|failure|exception)\b[^:'\"]{0,40}[:'] ?\Z", re.IGNORECASE)

@@ -1,0 +1,1 @@
+"""The memory budget from a config.json: where each gibibyte goes, without a launch."""

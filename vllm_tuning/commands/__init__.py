@@ -1,0 +1,1 @@
+"""The commands, a file for each task; what they share is in ``options``."""

@@ -1,0 +1,54 @@
+"""From a config.json to the memory budget."""
+
+import click
+
+from .options import Gib, Size, dump, json_option
+
+
+@click.command()
+@click.argument("config")
+@click.option("--gpu-memory", type=Gib(), help="Memory of one GPU as vLLM prints it.")
+@click.option("--gpu", metavar="NAME", help="Or its name, such as H100 or A100-40GB.")
+@click.option("--utilization", type=click.FloatRange(0, 1, min_open=True), metavar="U",
+              help="gpu_memory_utilization.")
+@click.option("--max-model-len", type=Size(), metavar="N", help="Default: the model's.")
+@click.option("--max-num-seqs", type=Size(), metavar="N", help="Default: vLLM's on such a GPU.")
+@click.option("--max-num-batched-tokens", type=Size(), metavar="N", help="Likewise.")
+@click.option("--kv-cache-dtype", metavar="TYPE", help="auto, fp8, ...")
+@click.option("--tensor-parallel-size", type=click.IntRange(1, 4096), default=1, metavar="N")
+@click.option("--pipeline-parallel-size", type=click.IntRange(1, 4096), default=1, metavar="N")
+@click.option("--decode-context-parallel-size", type=click.IntRange(1, 4096), default=1,
+              metavar="N")
+@click.option("--block-size", type=click.IntRange(1, 2**20), default=16, metavar="N")
+@click.option("--vllm-version", metavar="V", help="The release, such as 0.19.0.")
+@click.option("--weights", type=Gib(), help="Of one GPU; else the safetensors index or a count.")
+@click.option("--kv-cache-gib", "kv_cache", type=Gib(), help="The pool as printed.")
+@click.option("--launches", multiple=True, metavar="LAUNCHES",
+              help="A server log or table: its figures are measured, not estimated.")
+@click.option("--input-len", type=Size(), metavar="N", help="Prompt tokens of a request.")
+@click.option("--output-len", type=Size(), metavar="N", help="Generated tokens of a request.")
+@click.option("--lengths", metavar="FILE", help="Requests: CSV, JSONL or a /metrics scrape.")
+@json_option
+def budget(config, gpu, input_len, output_len, lengths, launches, as_json, **flags):
+    """Where each gibibyte of a GPU goes, and what the KV cache holds, from a config.json.
+
+    No launch is needed: what is estimated says so, with a 90 % band.
+    """
+    from ..budget.admission import lengths_of
+    from ..budget.capacity import capacity, launch_to_measure
+    from ..budget.estimates import TOTAL_MEMORY
+    from ..terminal import capacity_text
+    from ..workload import Workload
+
+    if flags["utilization"] is not None and not flags["utilization"] > 0:
+        raise click.UsageError("--utilization: expected a number above 0, at most 1")
+    if (input_len is None) != (output_len is None) or (input_len and lengths):
+        raise click.UsageError("give --input-len and --output-len together, or --lengths")
+    if gpu is not None and (name := gpu.upper().replace(" ", "-")) not in TOTAL_MEMORY:
+        raise click.UsageError(f"--gpu {gpu}: known are {', '.join(TOTAL_MEMORY)}; else give "
+                               "--gpu-memory GIB as vLLM prints it")
+    requests = ([Workload(input_len, output_len)] if input_len else
+                lengths_of(lengths) if lengths else [])
+    answer = capacity(config, gpu=gpu and name, lengths=tuple(requests), **flags,
+                      launch=launch_to_measure(launches) if launches else None)
+    click.echo(dump(answer) if as_json else capacity_text(answer, click.style))

@@ -1,0 +1,74 @@
+"""What the commands share: types of options, the options themselves, output."""
+
+import contextlib
+import json
+import sys
+
+import click
+
+from ..units import GIB, parse_size
+
+
+class Size(click.ParamType):
+    name = "TOKENS"
+
+    def convert(self, value, param, ctx):
+        if isinstance(value, int):
+            return value
+        try:
+            size = parse_size(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        if size < 1:
+            self.fail("must be at least 1 token", param, ctx)
+        return size
+
+
+class Gib(click.ParamType):
+    name = "GIB"
+
+    def convert(self, value, param, ctx):
+        try:
+            size = float(value)
+        except ValueError:
+            size = 0.0
+        if not 0 < size < 2**20:
+            self.fail(f"{value!r} is not a size in GiB above 0", param, ctx)
+        return size * GIB
+
+
+launches_argument = click.argument("launches", nargs=-1, required=True)
+config_option = click.option("--config", metavar="FILE", help="The model's config.json: hidden size and "
+                       "KV bytes of a token. Default: the one beside the launches.")
+json_option = click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
+
+
+def workload_options(command):
+    for name, text in (("--output-len", "Generated tokens of a request, such as 256 or 1K."),
+                       ("--input-len", "Prompt tokens of a request, such as 1024 or 8K.")):
+        command = click.option(name, type=Size(), required=True, help=text)(command)
+    return command
+
+
+@contextlib.contextmanager
+def progress_bar(count: int):
+    """A bar on stderr, on a terminal only; what to call with the number of the newly done."""
+    if not on_a_terminal():
+        yield None
+        return
+    with click.progressbar(length=count, label="requests", file=sys.stderr,
+                           update_min_steps=max(1, count // 200)) as bar:
+        yield bar.update
+
+
+def on_a_terminal() -> bool:
+    return sys.stderr.isatty()
+
+
+def dump(record) -> str:
+    return json.dumps(record.to_dict(), indent=2, allow_nan=False)
+
+
+def complain(problem: str) -> None:
+    line = " ".join(problem.split())[:1000].encode("utf-8", "replace").decode()
+    click.echo(f"vllm-tuning: {line}", err=True)

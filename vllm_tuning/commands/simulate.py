@@ -1,0 +1,138 @@
+"""The scheduler on a workload."""
+
+import json
+from itertools import repeat
+
+import click
+
+from ..units import InputError, parse_size
+from .options import Size, config_option, dump, json_option, progress_bar
+
+
+class Arrival(click.ParamType):
+    name = "arrival"
+
+    def convert(self, value, param, ctx):
+        kind, _, number = value.partition(":")
+        try:
+            if kind == "poisson" and 0 < float(number) < float("inf"):
+                return kind, float(number)
+            if kind == "closed" and parse_size(number) > 0:
+                return kind, parse_size(number)
+            if value == "burst":
+                return kind, None
+        except ValueError:
+            pass
+        self.fail(f"{value!r}; write burst, closed:64 (in flight) or poisson:2.5 (a second)", param,
+                  ctx)
+
+
+@click.command()
+@click.argument("launches", nargs=-1)
+@click.option("--workload", metavar="FILE", help="A JSON file of config and requests (or .gz).")
+@click.option("--trace", "output", metavar="OUT", help="Write what every step does, as JSON.")
+@click.option("--max-num-seqs", type=Size(), metavar="N",
+              help="With LAUNCHES: else as recommended.")
+@click.option("--max-num-batched-tokens", type=Size(), metavar="N",
+              help="With LAUNCHES: else what is free of charge.")
+@click.option("--num-gpu-blocks", type=Size(), metavar="N",
+              help="The pool, as vLLM prints it; or name LAUNCHES.")
+@click.option("--input-len", type=Size(), metavar="N", help="Prompt tokens of a request.")
+@click.option("--output-len", type=Size(), metavar="N", help="Generated tokens of a request.")
+@click.option("--lengths", metavar="FILE", help="Both for each request: a CSV or JSONL of "
+              "prompt_tokens and output_tokens.")
+@click.option("--requests", type=Size(), metavar="N", help="How many; of a FILE the first N.")
+@click.option("--arrival", type=Arrival(), metavar="burst|closed:N|poisson:RATE", default="burst",
+              help="All at once (the default), N in flight, or at random, RATE a second.")
+@click.option("--step-time", type=float, metavar="S", help="Seconds a step takes, for poisson.")
+@click.option("--seed", type=click.IntRange(0), metavar="N", default=0, help="Of poisson (0).")
+@click.option("--block-size", type=Size(), metavar="N", help="Else of the launches, or 16.")
+@click.option("--max-model-len", type=Size(), metavar="N",
+              help="Else of the launches, or a request's length.")
+@click.option("--watermark", type=float, metavar="X", help="Part of the pool that stays free.")
+@click.option("--long-prefill-token-threshold", type=click.IntRange(0), metavar="N",
+              help="The largest chunk of a prompt; 0 is no limit.")
+@click.option("--prefix-caching/--no-prefix-caching", "enable_prefix_caching", default=None,
+              help="Default: without.")
+@click.option("--no-chunked-prefill", "enable_chunked_prefill", type=bool, flag_value=False,
+              default=None, help="A prompt is taken whole or not yet.")
+@config_option
+@json_option
+def simulate(launches, workload, output, config, as_json, arrival, step_time, seed, **options):
+    """The V1 scheduler on a workload, step by step: preemptions, use of the pool, tokens a step.
+
+    The workload is a FILE (in the format of traces, so that one can be replayed), or requests of
+    one length, or of the lengths in a file, on a server with these flags. LAUNCHES tell its pool
+    instead of --num-gpu-blocks, and its flags for the length that 95 % of the requests keep to.
+    """
+    from ..scheduling.replay import config_to_json, read_workload, write_trace
+    from ..scheduling.simulation import poisson_arrivals, requests_of
+    from ..scheduling.simulation import simulate as run
+    from ..terminal import simulation_text
+
+    kind, number = arrival
+    document = None
+    if (kind == "poisson") != (step_time is not None):
+        raise click.UsageError("--arrival poisson:RATE and --step-time SECONDS go together")
+    if workload:
+        if launches or config or kind != "burst" or any(v is not None for v in options.values()):
+            raise click.UsageError("--workload FILE has its own server and requests")
+        server, requests, document = read_workload(workload)
+        count = len(requests)
+    else:
+        shapes, count = _shapes(*(options.pop(name) for name in (
+            "lengths", "requests", "input_len", "output_len")))
+        server = _server(launches, config, shapes, **options)
+        for request in requests_of(shapes):
+            server.check(request)
+        requests = requests_of(shapes if len(shapes) == count else repeat(shapes[0], count))
+        if kind == "poisson":
+            requests = poisson_arrivals(requests, number, step_time, seed)
+    with progress_bar(count) as progress:
+        done = run(server, requests, number if kind == "closed" else None, bool(output), progress)
+    if output:
+        write_trace(output, done, document)
+    click.echo(json.dumps({"config": config_to_json(server), "summary": done.summary.to_dict()},
+                          indent=2, allow_nan=False) if as_json
+               else simulation_text(done, click.style))
+
+
+def _shapes(lengths, requests, input_len, output_len):
+    """The lengths of all requests, or the one that they have; and how many requests."""
+    from ..workload import Workload, read_lengths
+
+    if lengths is None:
+        if None in (requests, input_len, output_len):
+            raise click.UsageError("give --workload, --lengths, or --input-len, --output-len and "
+                                   "--requests")
+        return [Workload(input_len, output_len)], requests
+    if (input_len, output_len) != (None, None):
+        raise click.UsageError("--lengths and --input-len, --output-len exclude each other")
+    shapes = read_lengths(lengths)
+    if requests and requests > len(shapes):
+        raise InputError(f"{lengths}: has {len(shapes):,} requests, fewer than --requests "
+                         f"{requests:,}")
+    return shapes[:requests], requests or len(shapes)
+
+
+def _server(launches, config, shapes, num_gpu_blocks, **options):
+    """The flags to simulate: given, or those of LAUNCHES with the pool expected at them."""
+    from ..scheduling.config import SchedulerConfig
+
+    flags = {name: value for name, value in options.items() if value is not None}
+    if bool(launches) == bool(num_gpu_blocks):
+        raise click.UsageError("give either --num-gpu-blocks or LAUNCHES")
+    longest = {"max_model_len": max(shape.length for shape in shapes)}
+    if launches:
+        from ..memory_model import model_of
+        from ..optimum import find_optimum
+        from ..scheduling.simulation import server_at
+        from ..workload import at_percentile
+
+        model = model_of(launches, config)
+        if not any(fitted.launch.max_model_len for fitted in model.launches):
+            flags = longest | flags
+        return server_at(find_optimum(model, at_percentile(shapes)), **flags)
+    if not {"max_num_seqs", "max_num_batched_tokens"} <= flags.keys():
+        raise click.UsageError("give --max-num-seqs and --max-num-batched-tokens, or LAUNCHES")
+    return SchedulerConfig(num_gpu_blocks=num_gpu_blocks, **longest | flags)
