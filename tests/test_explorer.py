@@ -100,7 +100,9 @@ def test_reset_brings_back_the_start(play):
     start, answer = values(play), play.answer.value
     play.input_len.value, play.utilization.value, play.total_memory.value = 8192, 0.9, 24
     play.kv_cache_dtype.value, play.mns.value, play.mnbt.value = "fp8", 4, 0.25
+    play.path.value = ONE_GROUP
     play.reset_button.click()
+    assert play.path.value == "" and play.data_set.value == NAME
     assert values(play) == start and play.answer.value == answer
 
 
@@ -142,9 +144,36 @@ def test_a_source_that_cannot_be_read_is_a_sentence(play, tmp_path, monkeypatch,
     assert values(play) == before and play.path.value == ""
 
 
-def test_a_path_takes_the_place_of_the_data_set(play):
-    play.path.value = str(DATA / ONE_GROUP)
+@pytest.mark.parametrize("path", [DATA / ONE_GROUP, f"data/{ONE_GROUP}", ONE_GROUP], ids=str)
+def test_a_path_takes_the_place_of_the_data_set(play, path, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    play.path.value = str(path)
     assert play.data_set.value is None and "K2 is not known" in text(play.answer)
+    play.path.value = ""
+    assert play.data_set.value == NAME and flags(play) == [("310", "6888")]
+
+
+@pytest.mark.parametrize("logs", [f"data/{NAME}/logs/*", " ".join(
+    f"'{path}'" for path in (DATA / NAME / "logs").iterdir())], ids=["wildcard", "each"])
+def test_several_logs_are_one_model(play, logs):
+    play.path.value = logs
+    assert flags(play) == of(find_optimum(model_of(
+        sorted(map(str, (DATA / NAME / "logs").iterdir()))), Workload(1024, 256)))
+
+
+def test_a_path_that_is_not_there_says_where_it_looked(play, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    play.path.value = "run/*.log"
+    assert str(tmp_path) in text(play.answer) and str(ROOT) in text(play.answer)
+    play.path.value = "'run"
+    assert "No closing quotation" in text(play.answer)
+
+
+def test_a_utilization_that_cannot_be_moved_is_not_passed_over():
+    play = Explorer(ONE_GROUP, 1024, 256, 0.8)
+    assert "utilization is 0.8, but cannot be moved" in text(play.answer)
+    play.input_len.value = 2048
+    assert "K2 is not known" in text(play.answer)
 
 
 @pytest.mark.parametrize("bad", [0, 2**40, 1.5, "abc", None, float("nan")])

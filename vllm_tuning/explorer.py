@@ -5,7 +5,11 @@ The only module that imports ipywidgets. Every control is an attribute, so that
 """
 
 import base64
+import glob
+import os
+import shlex
 from html import escape
+from pathlib import Path
 from textwrap import shorten
 
 import numpy as np
@@ -68,8 +72,9 @@ class Explorer(VBox):
         names = sorted(path.parent.name for path in DATA.glob("*/launches.csv"))
         self.data_set = Dropdown(options=names, value=launches if launches in names else None,
                                  description="data set", **_wide())
+        self._named = self.data_set.value or names[0]  # the set last chosen out of the list
         self.path = Text("" if launches in names else str(launches), description="or a path",
-                         placeholder="launches.csv, its folder, or a log",
+                         placeholder="launches.csv, its folder, or logs/*.log",
                          continuous_update=False, **_wide())
         self.input_len = Slider("input (tokens)", LENGTHS, ",", 1024)
         self.output_len = Slider("output (tokens)", LENGTHS, ",", 256)
@@ -79,7 +84,7 @@ class Explorer(VBox):
         self.total_memory = Slider("GPU memory (GiB)", MEMORIES, ".5g", 16)
         self.kv_cache_dtype = Dropdown(options=[("as launched", ""), ("fp8", "fp8")],
                                        description="KV dtype", **_wide())
-        self.reset_button = Button(description="Reset", tooltip="All sliders back to the start",
+        self.reset_button = Button(description="Reset", tooltip="Everything back to the start",
                                    layout=Layout(margin="2px 2px 2px 12.5em"))
         self.answer, self.notes = HTML(), HTML()
         self.images = [Image(format="png", layout=Layout(max_width="100%")) for _ in range(3)]
@@ -87,6 +92,7 @@ class Explorer(VBox):
         given = {"input_len": input_len, "output_len": output_len} | (
             {"utilization": utilization} if utilization else {})
         self._start = {name: self._within(name, value) for name, value in given.items()}
+        self._source = {"data_set": self.data_set.value, "path": self.path.value}
         controls = HBox([VBox([self.input_len, self.output_len, self.mns, self.mnbt]),
                          VBox([self.utilization, self.total_memory, self.kv_cache_dtype]),
                          VBox([self.data_set, self.path, self.reset_button])], layout=ROW)
@@ -97,12 +103,14 @@ class Explorer(VBox):
         for name in ("input_len", "output_len", "mns", "mnbt", *SERVER.values()):
             getattr(self, name).observe(self._update, "value")
         self._read()
-        self.reset()
+        if self._model and utilization and (why := self._fixed.get("gpu_memory_utilization")):
+            self.complaints.append(f"utilization is {utilization}, but cannot be moved here: {why}")
+        self._set(**self._launched | self._start, mns=1, mnbt=1)
 
     def reset(self, button=None) -> None:
-        """All sliders back to where they started; the data set stays."""
-        if button:
-            self.complaints = []
+        """All sliders and the data set back to where they started."""
+        self.complaints = []
+        self._set(**self._source)
         self._set(**self._launched | self._start, mns=1, mnbt=1)
 
     def _within(self, name, value):
@@ -134,25 +142,29 @@ class Explorer(VBox):
         """A data set out of the list takes the place of a path."""
         if change.new is None:
             return
+        self._named = change.new
         if self.path.value:
             self.path.value = ""  # which loads
         else:
             self._load()
 
     def _load(self, _=None) -> None:
-        """The launches that are named; the sliders of the server back to what was launched."""
-        if self.path.value and self.data_set.value:
-            self.data_set.value = None
+        """The launches that are named; the sliders of the server back to what was launched.
+
+        A path takes the place of the data set; without one the last data set comes back.
+        """
+        if bool(self.path.value) == bool(self.data_set.value):
+            self.data_set.value = None if self.path.value else self._named
         self._read()
         self._set(**self._launched, mns=1, mnbt=1)
 
     def _read(self) -> None:
-        source = self.path.value.strip() or self.data_set.value or "no data set"
         self._model = self._problem = None
         self._pictures = pictures()
         self._fixed, self._launched = dict.fromkeys(SERVER, "no launch is read"), {}
         try:
-            self._model = model_of(["./-" if source == "-" else source])
+            path = self.path.value.strip()
+            self._model = model_of(_sources(path) if path else [self.data_set.value])
             self._fixed = fixed_settings(self._model)
         except (InputError, OSError, UnicodeError) as error:
             self._problem = str(error)
@@ -228,6 +240,29 @@ class Explorer(VBox):
         if not self.optimum:
             return f"No answer. {self.reason}"
         return "".join(f"With {flag}\n" for flag in _flags(self._settings())) + answer_text(self.optimum)
+
+
+def _sources(text) -> list[str]:
+    """What a path names, or several with blanks between them; wildcards are filled in."""
+    if found := _found(glob.escape(text)):
+        return found
+    try:
+        parts = shlex.split(text)
+    except ValueError as error:
+        raise InputError(f"{text}: {error}") from None
+    for part in parts:
+        names = [part] if part in os.listdir(DATA) else _found(part)
+        if not names:
+            raise InputError(f"{part}: no such file, folder or data set; looked in {Path.cwd()} and "
+                             f"{DATA.parent}")
+        found += names
+    return found
+
+
+def _found(pattern) -> list[str]:
+    """From here, else from the project's folder, where the README's paths begin."""
+    return next(filter(None, (sorted(glob.glob(str(folder / pattern)))
+                              for folder in (Path(), DATA.parent))), [])
 
 
 def _flags(settings) -> list[str]:

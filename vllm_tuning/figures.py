@@ -122,8 +122,9 @@ def _draw_law(ax, model, optimum, along, held, chosen, part):
     runs = {name: curve for name, curve in runs if np.isfinite(curve).all()}
     moving = {"animated": part is not None}
     if len(runs) == 2:
+        at = "" if part else f" at {SHORT[held]} {level:,}"  # a frame stays where the level moves
         ax.plot(x, larger(*runs.values()), color=INK, lw=4, alpha=0.3, **moving,
-                label=f"{symbol}, the {word} of both")
+                label=f"{symbol}, the {word} of both{at}")
     for name, curve in runs.items():
         ax.plot(x, curve, LOOK[name][2], color=LOOK[name][0], lw=1.7, label=name, **moving)
     if part != "moving":
@@ -131,7 +132,7 @@ def _draw_law(ax, model, optimum, along, held, chosen, part):
         for value in others:
             at = np.unique(bends)
             ax.plot(at, larger(*_curves(model, **{along: at, held: value})), color=GREY, lw=0.8,
-                    zorder=1, label=f"{symbol} at another {SHORT[held]}")
+                    zorder=1, label=f"{symbol} at {SHORT[held]} {_listed(others)}")
         ax.set(xlim=(0, right), xlabel=LABEL[along],
                ylabel="KV cache pool (GiB)" if pool else "peak activation, P (GiB)")
         ax.xaxis.set_major_formatter(THOUSANDS)
@@ -150,6 +151,12 @@ def _draw_law(ax, model, optimum, along, held, chosen, part):
                     textcoords="offset points", va="bottom" if up else "top", zorder=7,
                     bbox={"fc": "white", "ec": "none", "pad": 0.6, "alpha": 0.8} if part else None)
     return ax if part == "moving" else legend(ax)
+
+
+def _listed(values) -> str:
+    """2,048; 512, 2,048; 64 to 16,384."""
+    few = len(values) <= 3
+    return (", " if few else " to ").join(f"{v:,}" for v in (values if few else values[::len(values) - 1]))
 
 
 def _draw_launches(ax, model, along, held, level, named):

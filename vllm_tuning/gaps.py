@@ -83,7 +83,7 @@ def poor_fit(model):
     if abs(worst.residual) > max(3 * model.unit, 0.01 * (max(peaks) - min(peaks))):
         yield Notice("poor_fit", f"{worst.launch.where}: off the law by "
                      f"{worst.residual / GIB:+.3f} GiB, more than rounding explains. The sampler of "
-                     "some releases is steeper below 128 requests: launch the first group at "
+                     "some releases is steeper for few requests: launch the first group at "
                      "max_num_seqs >= 128, on an idle GPU.")
 
 

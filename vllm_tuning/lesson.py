@@ -14,9 +14,9 @@ from .branches import peak_activation
 from .four_launches import request_bytes, seed_answer
 from .launches import column
 from .look import GREY, INK, LABEL, LOOK, SHORT, STAR, THOUSANDS, axes_of, legend, rendered, say
-from .optimum import optimum_of
 from .pool import Pool
 from .terminal import with_error
+from .uncertain import is_known
 from .units import GIB, printed_half_widths
 
 MIB = 2**20
@@ -143,8 +143,7 @@ def off_the_point(optimum, along, ax=None):
     ax.plot(mark, min(best.concurrency, best.max_num_seqs), **STAR, label="recommended (point C)")
     ax.set(xlim=(0, x[-1]), ylim=(0, 1.3 * max(holds.max(), best.max_num_seqs)))
     ax.xaxis.set_major_formatter(THOUSANDS)
-    request, dearer = (optimum.model.request_bytes(optimum.workload.length, budget)
-                       for budget in (1, mark + best.max_num_batched_tokens))
+    request, dearer = map(pool.request_bytes, (1, mark + best.max_num_batched_tokens))
     if request == dearer:
         right = ax.secondary_yaxis("right", functions=(lambda n: n * request / GIB,
                                                        lambda gib: gib * GIB / request))
@@ -153,24 +152,28 @@ def off_the_point(optimum, along, ax=None):
 
 
 def request_cost(optimum, ax=None):
-    """Memory of one request, MiB, at a quarter to four times the given length: KV cache and K2."""
+    """Memory of one request, MiB, at a quarter to four times the given length: KV cache and K2.
+
+    Where A is known, with A over it, the plain law's C*.
+    """
     ax, model = axes_of(ax), optimum.model
     ax.set(xlabel="length of a finished request, L (tokens)", ylabel="memory of one request (MiB)")
     if optimum.recommended is None:
         return say(ax, f"No picture: {optimum.reason}.", instead=True)
     budget = optimum.recommended.max_num_batched_tokens
-    lengths = [length for factor in (1, 2, 4, 8, 16) if model.request_forms(
-        length := max(1, optimum.workload.length * factor // 4))]
+    lengths = dict.fromkeys(max(1, optimum.workload.length * factor // 4)
+                            for factor in (1, 2, 4, 8, 16))
+    lengths = [length for length in lengths if model.request_forms(length)]
     for x, length in enumerate(lengths):
         kv, slice_ = model.request_bytes(length, budget) / MIB, model.k2.n / MIB
         for part, size, under, name in (("KV cache", kv, 0, "KV cache, L·κ"),
                                         ("sampler run", slice_, kv, "slice of the sampler, K2")):
             look = LOOK[part]
             ax.bar(x, size, 0.6, under, color=look[0], hatch=look[1], ec="w", label=name)
-        best = optimum_of(model, length)[0].n
-        ax.annotate(f"{kv + slice_:,.1f} MiB\nsampler {100 * slice_ / (kv + slice_):.0f} %\n"
-                    f"C* = {best:,.{best < 10:d}f}", (x, kv + slice_), (0, 3), ha="center",
-                    textcoords="offset points", fontsize=8)
+        left = (model.left_over.n - model.graph_charge) / MIB
+        over = f"\nA / it = {left / (kv + slice_):,.1f}" * is_known(model.left_over)
+        ax.annotate(f"{kv + slice_:,.1f} MiB\nsampler {100 * slice_ / (kv + slice_):.0f} %{over}",
+                    (x, kv + slice_), (0, 3), ha="center", textcoords="offset points", fontsize=8)
     ax.set_xticks(range(len(lengths)), [f"{length:,}" for length in lengths])
     ax.set_ylim(0, 1.28 * (kv + slice_))
     return legend(ax)

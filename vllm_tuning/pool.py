@@ -23,6 +23,7 @@ class Pool:
         self.model, self.least_budget = model, least_budget
         self.quantile = one_sided_quantile(model)
         size = exact(1) if model.hybrid else model.kv_per_token
+        self.bytes = size.n
         cost = model.request_cost
         self.unit, self.reserved = (cost.block_bytes, cost.reserved) if model.hybrid else (
             model.block_size, 1)
@@ -73,9 +74,13 @@ class Pool:
 
     def concurrency(self, seqs: int, budget: int) -> float:
         """Full requests that the pool at (C, B) holds, as vLLM counts them."""
-        whole = math.floor(self.left(seqs, budget) / self.unit) * self.unit
-        return whole / max(min(self.values[form] + self.values[form + 1] * budget for form in forms)
-                           for forms in self.laws)
+        whole = math.floor(self.left(seqs, budget) / self.unit) * self.unit * self.bytes
+        return whole / self.request_bytes(budget)
+
+    def request_bytes(self, budget: int) -> float:
+        """Bytes of a full request in whole blocks, beside a budget of B."""
+        return self.bytes * max(min(self.values[form] + self.values[form + 1] * budget
+                                    for form in forms) for forms in self.laws)
 
     def whole_tokens(self, seqs: int, budget: int) -> int | None:
         """KV cache tokens that vLLM will print; None where their number depends on more."""
