@@ -126,7 +126,7 @@ def test_the_curves_of_the_grid_are_its_law_to_the_byte():
     x, rising = drawn["sampler run"]
     assert drawn["model run"][1] * GIB == pytest.approx(10240 * 16384)
     assert rising * GIB == pytest.approx(769068 * x + 512 * 16384)
-    assert drawn["P, the larger of both"][1] * GIB == pytest.approx(
+    assert drawn["P, the larger of both at mnbt 16,384"][1] * GIB == pytest.approx(
         np.maximum(10240 * 16384, 769068 * x + 512 * 16384))
 
 

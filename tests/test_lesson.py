@@ -102,8 +102,20 @@ def test_the_cost_of_a_request_by_hand():
     assert [bar.get_height() for bar in kv] == pytest.approx([n * KAPPA / MIB for n in lengths])
     assert [bar.get_height() for bar in sampler] == pytest.approx([K2 / MIB] * 5, rel=1e-4)
     for text, length in zip(ax.texts, lengths, strict=True):
-        balances = [[K1 - K, -K2], [K1, length * KAPPA]]
-        assert text.get_text().endswith(f"C* = {np.linalg.solve(balances, [0, A])[1]:.0f}")
+        said = text.get_text().splitlines()
+        assert said[0] == f"{(length * KAPPA + K2) / MIB:.1f} MiB"
+        left, ratio = said[2].split(" = ")
+        assert left == "A / it" and float(ratio.replace(",", "")) == pytest.approx(
+            A / (length * KAPPA + K2), rel=1e-3)  # A is printed to 0.01 GiB
+    same = lesson.request_cost(find_optimum(MODEL, Workload(1, 1)), axes())
+    assert [label.get_text() for label in same.get_xticklabels()] == ["1", "2", "4", "8"]
+
+
+def test_the_right_axis_counts_whole_blocks_at_any_length():
+    short = find_optimum(MODEL, Workload(1, 1))
+    ax = lesson.off_the_point(short, "max_num_seqs", axes())
+    (right,) = ax.child_axes
+    assert right._functions[0](100) == pytest.approx(100 * 32 * KAPPA / GIB)  # a block
 
 
 def test_the_exact_file_holds_the_bytes(exact_launches):

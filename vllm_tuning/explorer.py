@@ -86,7 +86,7 @@ class Explorer(VBox):
                                        description="KV dtype", **_wide())
         self.reset_button = Button(description="Reset", tooltip="Everything back to the start",
                                    layout=Layout(margin="2px 2px 2px 12.5em"))
-        self.answer, self.notes = HTML(), HTML()
+        self.answer, self.warnings, self.notes = HTML(), HTML(), HTML()
         self.images = [Image(format="png", layout=Layout(max_width="100%")) for _ in range(3)]
         self._pictures = pictures()
         given = {"input_len": input_len, "output_len": output_len} | (
@@ -96,7 +96,7 @@ class Explorer(VBox):
         controls = HBox([VBox([self.input_len, self.output_len, self.mns, self.mnbt]),
                          VBox([self.utilization, self.total_memory, self.kv_cache_dtype]),
                          VBox([self.data_set, self.path, self.reset_button])], layout=ROW)
-        super().__init__([controls, self.answer, HBox(self.images, layout=ROW), self.notes])
+        super().__init__([controls, self.answer, self.warnings, HBox(self.images, layout=ROW), self.notes])
         self.data_set.observe(self._pick, "value")
         self.path.observe(self._load, "value")
         self.reset_button.on_click(self.reset)
@@ -190,6 +190,7 @@ class Explorer(VBox):
             for image, picture in zip(self.images, self._pictures):
                 image.value = picture.say(f"No figure: {shorten(self.reason, 300)}")
             self.answer.value = f"<p><strong>No answer.</strong> {escape(str(error))}</p>"
+            self.warnings.value = ""
             self._note()
 
     def _settings(self) -> dict:
@@ -211,6 +212,7 @@ class Explorer(VBox):
         for image, picture in zip(self.images, self._pictures):
             image.value = picture.show(optimum.model, optimum, self.chosen)
         self.answer.value = _answer(optimum, self.chosen, self._settings())
+        self.warnings.value = _warnings(optimum)
         self._note()
 
     def _note(self) -> None:
@@ -273,7 +275,7 @@ def _flags(settings) -> list[str]:
 
 
 def _answer(optimum, chosen, settings) -> str:
-    """HTML: the flags, the pool to expect, what leaving the recommended point costs, warnings."""
+    """HTML: the flags, the pool to expect, what leaving the recommended point costs."""
     best, work = optimum.recommended, optimum.workload
     asked = f"Requests of {work.input_len:,} + {work.output_len:,} = {work.length:,} tokens"
     if best is None:
@@ -289,10 +291,14 @@ def _answer(optimum, chosen, settings) -> str:
                  f"{best.concurrency:,.1f} full requests, so {best.max_num_seqs:,} at once never "
                  f"preempt ({optimum.proviso})."]
         parts += [cost_of(optimum, *chosen)] if chosen else []
-    warnings = [f"<li><strong>{n.name}</strong> {escape(n.text)}</li>" for n in optimum.notices]
-    return "".join(f"<div>{part}</div>" for part in parts) + (
-        f"<details><summary>Warnings: {len(warnings)}</summary><ul>{''.join(warnings)}</ul>"
-        "</details>") * bool(warnings)
+    return "".join(f"<div>{part}</div>" for part in parts)
+
+
+def _warnings(optimum) -> str:
+    """HTML to unfold; by itself, so that it stays unfolded while the flags change."""
+    listed = [f"<li><strong>{n.name}</strong> {escape(n.text)}</li>" for n in optimum.notices]
+    return (f"<details><summary>Warnings: {len(listed)}</summary><ul>{''.join(listed)}</ul>"
+            "</details>") * bool(listed)
 
 
 def cost_of(optimum, seqs, tokens) -> str:
