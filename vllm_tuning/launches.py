@@ -113,6 +113,12 @@ def column(launches: list[Launch], name: str) -> np.ndarray:
                      for launch in launches], dtype=float)
 
 
+def first_known(launches: list[Launch], name: str, default=None):
+    """What the first launch says that gives the figure ``name``; the default where none does."""
+    return next((value for launch in launches if (value := getattr(launch, name)) is not None),
+                default)
+
+
 def short_places(launches: list[Launch]) -> list[str]:
     """Where each launch was read: its line, and the file's name where they come from several."""
     parts = [launch.where.rpartition(":") for launch in launches]

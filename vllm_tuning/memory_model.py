@@ -19,7 +19,7 @@ from .checks import check_launches, refuse_falling_peaks
 from .explanations import ABOUT_THE_ANSWER, notices as explained
 from .gaps import NextLaunch, missing_reasons, next_launches, poor_fit, repeats_differ, within_rounding
 from .kv_cache import Shape, read_shape
-from .launches import KNOBS, Launch, Notice, column, locate
+from .launches import KNOBS, Launch, Notice, column, first_known, locate
 from .readings import Route, corrections_to_pool, kv_per_token, rounding, routes
 from .request_cost import ConfiguredCost, RequestCost, cost_of_request, is_hybrid
 from .sources import read_source
@@ -145,7 +145,7 @@ def fit_memory_model(launches: list[Launch], shape: Shape | None = None) -> Memo
     notices += [*check_launches(used, hybrid), *explained(used, ABOUT_THE_ANSWER)]
     kappa, disagreement = (UNKNOWN, None) if hybrid else kv_per_token(used, shape)
     notices += [disagreement] if disagreement else []
-    block_size = next((launch.block_size for launch in used if launch.block_size), 16)
+    block_size = first_known(used, "block_size", 16)
     corrections, errors = corrections_to_pool(used, notices)
     hidden = shape.hidden_state_bytes if shape else None
     solved = [_solve(route, fit_branches(route.readings,
@@ -175,12 +175,9 @@ def model_of(sources, config=None) -> MemoryModel:
     if config is None:
         return fit_memory_model(launches)
 
-    def first(name, default=None):
-        return next((v for launch in launches if (v := getattr(launch, name))), default)
-
-    shape = read_shape(config, first("tensor_parallel_size", 1),
-                       first("pipeline_parallel_size", 1), first("kv_cache_dtype"),
-                       first("block_size", 16))
+    shape = read_shape(config, *(first_known(launches, name, default) for name, default in (
+        ("tensor_parallel_size", 1), ("pipeline_parallel_size", 1), ("kv_cache_dtype", None),
+        ("block_size", 16))))
     return fit_memory_model(launches, shape)
 
 

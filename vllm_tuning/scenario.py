@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from uncertainties import ufloat
 
-from .launches import Notice
+from .launches import Notice, first_known
 from .memory_model import FittedLaunch, MemoryModel
 from .uncertain import is_known
 from .units import GIB, InputError, printed_half_widths
@@ -17,7 +17,7 @@ from .units import GIB, InputError, printed_half_widths
 
 def setting(model: MemoryModel, name: str):
     """What the launches were made with, such as ``total_memory``; None where none says."""
-    return next((v for f in model.launches if (v := getattr(f.launch, name)) is not None), None)
+    return first_known([fitted.launch for fitted in model.launches], name)
 
 
 def fixed_settings(model: MemoryModel) -> dict[str, str]:
