@@ -16,9 +16,6 @@ from ..model_config import ModelConfig
 from .parameters import count_parameters
 from ..units import GIB
 
-TOTAL_MEMORY = {  # GiB of one GPU as vLLM prints it, from the logs of tests and data sets
-    "H100": 79.19, "H100-NVL": 93.09, "A100-40GB": 39.49, "RTX-3090": 23.58, "MI300X": 191.98}
-
 K1_PER_WIDTH = 6.64    # bytes per token, per element of the widest MLP + the hidden state
 K2_SORT = 40.1         # bytes per request and vocabulary entry, to 0.16, from 128 requests on
 K2_SORT_FEW = 52.5     # the same below 128 requests
