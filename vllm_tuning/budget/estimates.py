@@ -13,7 +13,7 @@ from ..branches import peak_activation
 from ..kv_cache import hidden_state_bytes
 from ..launches import release
 from ..model_config import ModelConfig
-from .parameters import count_parameters
+from .quantized import quantization, weight_bytes
 from ..units import GIB
 
 K1_PER_WIDTH = 6.64    # bytes per token, per element of the widest MLP + the hidden state
@@ -28,6 +28,7 @@ TOWER = (1.75, 0.70)   # GiB, spread: a vision tower and its projection, of two 
 
 # Not of the fit, whose launches end with 0.19: assumed
 NEW_PEAK_SPREAD = 0.20  # of the peak from 0.20 on and where the release is unknown: other samplers
+QUANTIZED_SPREAD = 0.05  # of quantized weights: which layers are left out, and how they are packed
 GRAPHS = (0.6, 0.4)     # GiB set aside for CUDA graphs from 0.20.2 on: 0.1 to 1.4 in ten logs
 
 
@@ -65,11 +66,11 @@ class Server:
 
 def weights(config: ModelConfig, server: Server) -> Estimate:
     """M: parameters x bytes, and a vision tower where there is one that the figures leave out."""
-    matrices = config.element_bytes * count_parameters(
-        config, server.tensor_parallel_size, server.pipeline_parallel_size)
+    matrices = weight_bytes(config, server.tensor_parallel_size, server.pipeline_parallel_size)
     beside = [REST, TOWER] if config.multimodal else [REST]
+    unsure = QUANTIZED_SPREAD * matrices / GIB if quantization(config) else 0.0
     return Estimate(matrices + GIB * sum(size for size, _ in beside),
-                    GIB * math.hypot(*(spread for _, spread in beside)))
+                    GIB * math.hypot(unsure, *(spread for _, spread in beside)))
 
 
 def non_torch(server: Server) -> Estimate:

@@ -103,8 +103,9 @@ def requests_by_length(found, ax=None):
     ax.plot(lengths, [fit(int(length)) for length in lengths], color="#0072B2", lw=1.8)
     for label, (length, marker) in marks.items():
         ax.plot(length, fit(length), marker, color=INK, ms=8, label=label, ls="none")
-        ax.annotate(f"{fit(length):,.4g} of {length:,} tokens", (length, fit(length)), (-8, 8),
-                    textcoords="offset points", ha="right" if length > 8192 else "left")
+        side, shift = ("right", -10) if marker == "s" else ("left", 10)
+        ax.annotate(f"{fit(length):,.4g} of {length:,} tokens", (length, fit(length)), (shift, 0),
+                    textcoords="offset points", ha=side, va="center")
     ax.set_xscale("log", base=2)
     ax.set_yscale("log")
     ax.set(xlabel="length of every request, L (tokens)", ylabel="requests that fit")
@@ -139,34 +140,31 @@ def knobs(found, ax=None):
             "8-bit weights and fp8 KV": (light, found.cache_fp8)}
     for y, (pool, cache) in enumerate(bars.values()):
         fp8 = cache is found.cache_fp8
-        ax.barh(y, found.tokens(pool, cache), 0.6, color=LOOK["KV cache"][0], ec="w",
+        ax.barh(y, found.tokens(pool, cache) / 1e3, 0.6, color=LOOK["KV cache"][0], ec="w",
                 hatch="////" if fp8 else None)
-        ax.text(found.tokens(pool, cache), y, f" {found.tokens(pool, cache):,}", va="center",
+        ax.text(found.tokens(pool, cache) / 1e3, y, f" {found.tokens(pool, cache):,}", va="center",
                 fontsize=8)
     ax.set_yticks(range(len(bars)), bars)
-    ax.set(xlabel="KV cache (tokens)", ylim=(len(bars) - 0.4, -0.6),
+    ax.set(xlabel="KV cache (thousands of tokens)", ylim=(len(bars) - 0.4, -0.6),
            xlim=(0, 1.25 * max(1, ax.dataLim.xmax)))
     ax.xaxis.set_major_formatter(THOUSANDS)
     return say(ax, f"In {found.pool.value / GIB:.1f} GiB (estimated), or what lighter weights make of it.")
 
 
 def filling(found, seqs, ax=None):
-    """Share of the pool that so many requests take while all of them generate their output."""
+    """Share of the pool that so many requests need while all of them generate their output."""
     ax, shape = axes_of(ax), found.request
     x = np.unique(np.linspace(0, shape.output_len, 101).astype(int))
     blocks = np.array([found.cache.request_blocks(shape.input_len + int(done),
                                                   found.max_num_batched_tokens) for done in x])
-    ax.axhline(100, color=GREY, lw=1)
+    ax.axhline(100, color=INK, lw=1, label="the pool")
     for count, (colour, style) in zip(seqs, LINES):
         use = 100 * count * blocks / max(1, found.blocks - 1)
-        room = use <= 100
-        ax.plot(x[room], use[room], color=colour, ls=style, lw=1.8, label=f"mns {count:,}")
-        if not room.all():
-            at = x[~room][0]
-            ax.plot(at, 100, "X", color=colour, mec="w", ms=10, zorder=6,
-                    label=f"pool full after {at:,} tokens")
-    ax.set(xlabel="tokens that each request has generated", ylabel="use of the pool (%)",
-           ylim=(0, 112), xlim=(0, x[-1]))
+        fit = use <= 100
+        ax.plot(x, use, color=colour, ls=style, lw=1.8, label=f"mns {count:,}: " + (
+            "fits to the end" if fit.all() else f"too much after {x[~fit][0]:,} tokens"))
+    ax.set(xlabel="tokens that each request has generated", ylabel="needed of the pool (%)",
+           ylim=0, xlim=(0, x[-1]))
     return legend(say(ax, f"Every request has a prompt of {shape.input_len:,} tokens and wants "
                       f"{shape.output_len:,}; all start at once."))
 
