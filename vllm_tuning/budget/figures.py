@@ -92,6 +92,8 @@ def cost_table(layouts, pool, budget):
 def requests_by_length(found, ax=None):
     """Requests that the pool holds when all are of one length, against that length."""
     ax, marks = axes_of(ax), {}
+    if found.blocks < 2:
+        return _nothing(ax)
     marks["max_model_len: vLLM prints this as \"Maximum concurrency\""] = found.max_model_len, "s"
     if found.request:
         marks["the requests to be served"] = found.request.length, "o"
@@ -148,18 +150,20 @@ def knobs(found, ax=None):
     ax.set(xlabel="KV cache (thousands of tokens)", ylim=(len(bars) - 0.4, -0.6),
            xlim=(0, 1.25 * max(1, ax.dataLim.xmax)))
     ax.xaxis.set_major_formatter(THOUSANDS)
-    return say(ax, f"In {found.pool.value / GIB:.1f} GiB (estimated), or what lighter weights make of it.")
+    return say(ax, f"In a pool of {found.pool.value / GIB:.1f} GiB, and what the knobs make of it.")
 
 
 def filling(found, seqs, ax=None):
     """Share of the pool that so many requests need while all of them generate their output."""
     ax, shape = axes_of(ax), found.request
+    if found.blocks < 2:
+        return _nothing(ax)
     x = np.unique(np.linspace(0, shape.output_len, 101).astype(int))
     blocks = np.array([found.cache.request_blocks(shape.input_len + int(done),
                                                   found.max_num_batched_tokens) for done in x])
     ax.axhline(100, color=INK, lw=1, label="the pool")
     for count, (colour, style) in zip(seqs, LINES):
-        use = 100 * count * blocks / max(1, found.blocks - 1)
+        use = 100 * count * blocks / (found.blocks - 1)
         fit = use <= 100
         ax.plot(x, use, color=colour, ls=style, lw=1.8, label=f"mns {count:,}: " + (
             "fits to the end" if fit.all() else f"too much after {x[~fit][0]:,} tokens"))
@@ -173,6 +177,8 @@ def overflow_risk(found, ax=None):
     """Probability at a moment that mns running requests, drawn from the lengths, overflow the pool.
     """
     ax, blocks = axes_of(ax), found.blocks - 1
+    if blocks < 1:
+        return _nothing(ax)
     running = RunningRequest(found.cache, *zip(*((each.input_len, each.output_len)
                                                  for each in found.lengths)),
                              found.max_num_batched_tokens)
@@ -190,3 +196,8 @@ def overflow_risk(found, ax=None):
            ylabel="probability that the pool\noverflows at a moment (%)")
     ax.xaxis.set_major_formatter(THOUSANDS)
     return legend(ax, ncols=2)
+
+
+def _nothing(ax):
+    return say(ax, "No curve: nothing is left for the pool. Take a larger card, a higher "
+               "utilization, or smaller weights.", instead=True)
