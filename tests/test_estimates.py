@@ -1,4 +1,4 @@
-"""The factors of ``budget.estimates``: fitted on launches with odd log numbers, judged on even ones.
+"""The factors of ``budget.estimates``: fitted on odd log numbers, judged on even ones.
 
 A factor is the median of what the launches say that tell it, a spread the 90th percentile of what
 it misses, over 1.645. Launches of equal model, device, release and flags, on one GPU or on several,

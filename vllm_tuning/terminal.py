@@ -186,8 +186,8 @@ def capacity_text(found: Capacity, paint=plain) -> str:
         lines += [paint(f"{budget.total_memory / GIB:.2f} GiB x utilization "
                         f"{budget.gpu_memory_utilization:g} = {budget.requested / GIB:.2f} GiB for "
                         "vLLM", bold=True),
-                  *_wrap(f"with mns {found.profiled_seqs:,}, mnbt {found.max_num_batched_tokens:,}, "
-                         f"vLLM {found.vllm_version or '0.20.2 or later (not given)'}", plain),
+                  *_wrap(f"with mns {found.profiled_seqs:,}, mnbt "
+                         f"{found.max_num_batched_tokens:,}, vLLM {found.vllm_version or '0.20.2 or later (not given)'}", plain),
                   "", f"  {'':<20}{'GiB':>9}{'90 % band':>24}"]
         rows = [*((_PARTS[part.name], part) for part in budget.parts), ("KV cache pool", pool)]
         for name, part in rows:
@@ -219,6 +219,9 @@ def capacity_text(found: Capacity, paint=plain) -> str:
         if pool.spread:
             lines.append(f"  {found.max_num_seqs(pool.low):,} to {found.max_num_seqs(pool.high):,} "
                          "in the band")
+        if max(fit, found.risk.max_num_seqs if found.risk else 0) > found.profiled_seqs and budget:
+            lines += _wrap(f"More than the mns {found.profiled_seqs:,} of the peak above: ask "
+                           "again with --max-num-seqs, for its peak takes from the pool.", plain)
     if found.risk:
         lines += _wrap(f"At {found.risk.max_num_seqs:,} the pool overflows with a probability of "
                        f"{found.risk.probability:.1%} at a moment (requests drawn from the file, "

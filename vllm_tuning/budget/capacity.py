@@ -153,7 +153,8 @@ def capacity(path, *, gpu: str | None = None, gpu_memory: float | None = None,
         pool = budget.pool
     else:
         budget = pool = None
-    found = Capacity(config, cache, fp8, longest, seqs, tokens, version, budget, pool, tuple(lengths))
+    found = Capacity(config, cache, fp8, longest, seqs, tokens, version, budget, pool,
+                     tuple(lengths))
     if pool is None or len(lengths) < 2:
         return found
     running = RunningRequest(cache, [each.input_len for each in lengths],

@@ -36,7 +36,7 @@ def budget_bars(budgets, ax=None):
 
 
 def utilization_curve(found, ax=None):
-    """Tokens that the pool holds, and GiB left above the ceiling, against gpu_memory_utilization."""
+    """Tokens of the pool, and GiB left above the ceiling, against gpu_memory_utilization."""
     ax, given = axes_of(ax), found.budget.gpu_memory_utilization
     x = np.linspace(0.8, 0.99, 39)
     pools = [found.budget.at(share).pool for share in x]

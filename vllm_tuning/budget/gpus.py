@@ -1,4 +1,4 @@
-"""Memory of one GPU as vLLM prints it: less than the name says, and not quite the same each time."""
+"""Memory of one GPU as vLLM prints it: less than the name says, not the same each time."""
 
 # GiB, and the log that printed it
 TOTAL_MEMORY = {
