@@ -129,7 +129,8 @@ SCHEMES = {
 
 @pytest.mark.parametrize("name, scheme, gpus, printed", [
     ("Llama-3.1-8B", "w8", 1, 8.49), ("Llama-3.1-8B", "w4", 1, 5.38),
-    ("Qwen2.5-7B", "fp8", 1, 8.14), ("Llama-3.3-70B", "w8", 2, 33.88), ("gpt-oss-20b", "mxfp4", 1, 13.72)])
+    ("Qwen2.5-7B", "fp8", 1, 8.14), ("Llama-3.3-70B", "w8", 2, 33.88),
+    ("gpt-oss-20b", "mxfp4", 1, 13.72)])
 def test_quantized_weights_against_what_logs_print(name, scheme, gpus, printed):
     config = config_of({**MODELS[name]["config"], "quantization_config": SCHEMES[scheme]})
     found = weights(config, Server(total_memory=79 * GIB, gpu_memory_utilization=0.9,
@@ -147,8 +148,9 @@ def test_four_bits_by_hand():
     assert weight_bytes(config_of(shape)) == 81_920 * 4.125 / 8 + 2 * 128 * 64 * 2
 
 
-@pytest.mark.parametrize("scheme", [{"quant_method": "bitnet"}, {"bits": 4},
-                                    {"quant_method": "awq"}, {"quant_method": "compressed-tensors", "config_groups": {}}])
+@pytest.mark.parametrize("scheme", [
+    {"quant_method": "bitnet"}, {"bits": 4}, {"quant_method": "awq"},
+    {"quant_method": "compressed-tensors", "config_groups": {}}])
 def test_a_scheme_that_does_not_tell_the_size(scheme, tmp_path):
     shape = {**MODELS["Llama-3.1-8B"]["config"], "quantization_config": scheme}
     (tmp_path / "config.json").write_text(json.dumps(shape))

@@ -187,7 +187,8 @@ def capacity_text(found: Capacity, paint=plain) -> str:
                         f"{budget.gpu_memory_utilization:g} = {budget.requested / GIB:.2f} GiB for "
                         "vLLM", bold=True),
                   *_wrap(f"with mns {found.profiled_seqs:,}, mnbt "
-                         f"{found.max_num_batched_tokens:,}, vLLM {found.vllm_version or '0.20.2 or later (not given)'}", plain),
+                         f"{found.max_num_batched_tokens:,}, vLLM "
+                         f"{found.vllm_version or '0.20.2 or later (not given)'}", plain),
                   "", f"  {'':<20}{'GiB':>9}{'90 % band':>24}"]
         rows = [*((_PARTS[part.name], part) for part in budget.parts), ("KV cache pool", pool)]
         for name, part in rows:
