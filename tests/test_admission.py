@@ -83,6 +83,14 @@ def test_lengths_of_a_scrape():
         lengths_from_metrics("# nothing\n")
 
 
+@pytest.mark.parametrize("old, new", [('le="1000.0"', 'le="nan"'), ('le="1000.0"', 'le="1e300"'),
+                                      ('le="1000.0"', 'le="-3"'), (" 50.0", " inf"),
+                                      (" 50.0", " -5")])
+def test_a_histogram_that_is_none(old, new):
+    with pytest.raises(InputError, match="prompt_tokens_bucket"):
+        lengths_from_metrics(METRICS.replace(old, new))
+
+
 @pytest.mark.parametrize("name, text", [
     ("lengths.csv", "prompt_tokens,output_tokens\n" + "1000,200\n" * 95 + "2000,500\n" * 5),
     ("metrics.prom", METRICS)])

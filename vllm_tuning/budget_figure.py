@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from matplotlib.patches import Rectangle
 
 from .branches import peak_activation
+from .budget.memory_budget import filled
 from .look import GREY, INK, LOOK, axes_of, branch_of, legend, say
 from .optimum import default_flags
 from .units import GIB
@@ -22,10 +23,14 @@ def budget_bars(model, optimum, ax=None, chosen=None, part=None):
     """
     ax = axes_of(ax, 2.6)
     ax.set_xlabel("memory of one GPU (GiB)")
-    bars = budgets(model, optimum, chosen)
-    if not bars:
-        return say(ax, "No bar: it needs the pool and the peak of a launch, and total_memory_gib "
-                   "with gpu_memory_utilization, or model_weights_gib with non_torch_gib.", True)
+    if bars := budgets(model, optimum, chosen):
+        return draw_bars(bars, ax, part)
+    return say(ax, "No bar: it needs the pool and the peak of a launch, and total_memory_gib "
+               "with gpu_memory_utilization, or model_weights_gib with non_torch_gib.", True)
+
+
+def draw_bars(bars, ax, part=None):
+    """``Bar``s as stacked bars, GiB; ``part`` as in ``budget_bars``."""
     whole = max(bar.whole for bar in bars) / GIB
     for y, bar in enumerate(bars):
         if bar.still and part == "moving":
@@ -59,7 +64,7 @@ def budget_bars(model, optimum, ax=None, chosen=None, part=None):
 
 
 @dataclass(frozen=True)
-class Budget:
+class Bar:
     """One bar: bytes of each segment above 0, the utilization ceiling, and the whole card.
 
     ``still``: the requests do not move it.
@@ -72,7 +77,7 @@ class Budget:
     still: bool = False
 
 
-def budgets(model, optimum, chosen=None) -> list[Budget]:
+def budgets(model, optimum, chosen=None) -> list[Bar]:
     """The bars of ``budget_bars`` that can be drawn."""
     total, share, weights, non_torch = (
         next((v for f in model.launches if (v := getattr(f.launch, name)) is not None), math.nan)
@@ -81,11 +86,11 @@ def budgets(model, optimum, chosen=None) -> list[Budget]:
     for label, seqs, tokens, branch, peak, pool in _states(model, optimum, chosen, total):
         rest = {branch: peak, "CUDA graphs": model.graph_charge, "KV cache": pool}
         fixed = {"weights": weights, "non-torch": non_torch} if weights + non_torch > 0 else {
-            "weights and non-torch": total * share - sum(rest.values())}
-        used = sum(fixed.values()) + sum(rest.values())
-        if math.isfinite(used):
-            segments = {name: size for name, size in (fixed | rest).items() if size > 0}
-            bars.append(Budget(
+            "weights and non-torch": None}
+        parts = filled(total * share, fixed | rest)
+        if math.isfinite(used := sum(parts.values())):
+            segments = {name: size for name, size in parts.items() if size > 0}
+            bars.append(Bar(
                 f"{label}\nmns {f'{seqs:,}' if seqs else '?'}\nmnbt {tokens:,}", segments,
                 total * share if total * share > 0 else used,
                 max(sum(segments.values()), total if total > 0 else 0), label == DEFAULT))

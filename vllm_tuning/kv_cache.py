@@ -17,6 +17,8 @@ import os
 from collections import defaultdict
 from dataclasses import dataclass
 
+import numpy as np
+
 from .cache_layers import cache_layers, kv_bytes_per_token
 from .launches import release
 from .model_config import MissingFigure, ModelConfig, read_config
@@ -68,17 +70,18 @@ class CacheLayout:
         """Blocks in so many bytes of the pool; vLLM keeps one of them back."""
         return max(0, int(kv_cache // self.block_bytes))
 
-    def request_blocks(self, length: int, budget: int) -> int:
-        """Blocks of one request of ``length`` tokens beside a token budget of B."""
+    def request_blocks(self, length, budget: int):
+        """Blocks of one request of ``length`` tokens (or of each of an array) beside B = budget."""
         return sum(self._group_blocks(group, length, budget) for group in self.groups)
 
-    def _group_blocks(self, group: Group, length: int, budget: int) -> int:
+    def _group_blocks(self, group: Group, length, budget: int):
+        least = np.minimum if isinstance(length, np.ndarray) else min
         if group.kind == "state":
             return group.state_blocks
         if group.kind == "window":
-            return -(-min(group.window - 1 + budget, length) // group.block) + 1
+            return -(-least(group.window - 1 + budget, length) // group.block) + 1
         if group.kind == "chunk":
-            return -(-min(group.window + budget, length) // group.block)
+            return -(-least(group.window + budget, length) // group.block)
         return -(-(-(-length // self.decode_context_parallel_size)) // group.block)
 
     def concurrency(self, blocks: int, length: int, budget: int) -> float:

@@ -20,6 +20,7 @@ LOOK = {  # colour of Okabe and Ito, hatch, line style, marker
     "model run": ("#D55E00", "\\\\\\\\", "--", "s"),
     "sampler run": ("#009E73", "////", "-.", "o"),
     "either run": ("#E69F00", "++", "-", "d"),
+    "peak activation": ("#E69F00", "++", "-", "d"),
     "CUDA graphs": ("#CC79A7", "xxxx", ":", "^"),
     "KV cache": ("#56B4E9", None, "-", "P"),
 }

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..kv_cache import CacheLayout
-from ..units import InputError
+from ..units import LARGEST_COUNT, InputError
 from ..workload import Workload, largest, read_lengths
 
 MARGIN = 0.85   # of pool / p95: 449k / 2,400 = 187, so about 160
@@ -54,7 +54,7 @@ class RunningRequest:
         np.add.at(steps, inputs + outputs + 1, -1)
         steps = np.cumsum(steps)
         lengths = np.flatnonzero(steps > 0.5)
-        blocks = np.array([cache.request_blocks(int(length), budget) for length in lengths])
+        blocks = cache.request_blocks(lengths, budget)
         self.weights = np.bincount(blocks, steps[lengths]) / steps[lengths].sum()
 
     @property
@@ -100,11 +100,13 @@ def lengths_from_metrics(text: str) -> list[Workload]:
     for kind, labels, value in _BUCKET.findall(text):
         bound = re.search(r'le="([^"]+)"', labels)
         try:
-            if bound:
-                key = float(bound[1])
-                counts[kind][key] = counts[kind].get(key, 0.0) + float(value)
+            key, count = float(bound[1]) if bound else math.nan, float(value)
         except ValueError:
-            raise InputError(f"metrics: {value!r} is not a count") from None
+            key = count = math.nan
+        if not (key == math.inf or 0 <= key <= LARGEST_COUNT) or not 0 <= count <= LARGEST_COUNT:
+            raise InputError(f"metrics: vllm:request_{kind}_tokens_bucket{{{labels[:80]}}} "
+                             f"{value[:20]} is no count of requests up to a length")
+        counts[kind][key] = counts[kind].get(key, 0.0) + count
     found = []
     for kind, buckets in counts.items():
         bounds = np.array(sorted(buckets))

@@ -5,13 +5,14 @@ from pathlib import Path
 
 from .admission import MARGIN, Risk, RunningRequest, seqs_by_length, seqs_for_risk
 from .memory_budget import Budget, Part, indexed_weights, memory_budget
-from .estimates import TOTAL_MEMORY, Server
+from .estimates import Server
+from .gpus import KNOWN, SMALL_DEFAULTS, TOTAL_MEMORY, named
 from ..kv_cache import CacheLayout, cache_layout
 from ..launches import Launch, release
-from ..model_config import ModelConfig, read_config
+from ..model_config import LARGEST_FIGURE, ModelConfig, read_config
 from ..optimum import default_flags
 from ..units import GIB, InputError
-from ..workload import Workload, at_percentile
+from ..workload import Workload, at_percentile, largest
 
 RISK = 0.01        # of preemption at a moment, where lengths are known
 SMALLEST_BUDGET = 2048  # tokens of a step, vLLM's default on a small GPU
@@ -25,6 +26,7 @@ class Capacity:
     cache: CacheLayout
     cache_fp8: CacheLayout
     max_model_len: int
+    profiled_seqs: int
     max_num_batched_tokens: int
     vllm_version: str | None
     budget: Budget | None
@@ -47,6 +49,12 @@ class Capacity:
         """"Maximum concurrency": requests of max_model_len tokens."""
         return None if self.pool is None else self.cache.concurrency(
             self.blocks, self.max_model_len, self.max_num_batched_tokens)
+
+    @property
+    def longest_request(self) -> int:
+        """The largest max_model_len that vLLM starts with: one such request fits the pool."""
+        return largest(lambda length: self.cache.request_blocks(
+            length, self.max_num_batched_tokens) <= self.blocks, self.max_model_len)
 
     @property
     def request(self) -> Workload | None:
@@ -109,9 +117,18 @@ def capacity(path, *, gpu: str | None = None, gpu_memory: float | None = None,
     config = read_config(path)
     given = launch or Launch()
     version = vllm_version or given.vllm_version
-    total = gpu_memory or gpu and TOTAL_MEMORY[gpu] * GIB or given.total_memory
-    seqs, tokens = default_flags(total) if total and not (gpu or "").startswith("A100") else (
-        256, SMALLEST_BUDGET)
+    if gpu and (card := named(gpu)) is None:
+        raise InputError(f"GPU {gpu}: known are {KNOWN}; else give its memory in GiB as vLLM "
+                         "prints it")
+    if utilization is not None and not 0 < utilization <= 1:
+        raise InputError(f"utilization is {utilization}; expected a number above 0, at most 1")
+    for name, value in (("max_model_len", max_model_len), ("max_num_seqs", max_num_seqs),
+                        ("max_num_batched_tokens", max_num_batched_tokens)):
+        if value is not None and not 1 <= value <= LARGEST_FIGURE:
+            raise InputError(f"{name} is {value:,}; expected 1 to {LARGEST_FIGURE:,}")
+    total = gpu_memory or gpu and TOTAL_MEMORY[card] * GIB or given.total_memory
+    seqs, tokens = default_flags(total) if total and not (
+        gpu and card.startswith(SMALL_DEFAULTS)) else (256, SMALLEST_BUDGET)
     seqs = max_num_seqs or given.max_num_seqs or seqs
     tokens = max_num_batched_tokens or given.max_num_batched_tokens or max(tokens, seqs)
     longest = max_model_len or given.max_model_len or config.optional(
@@ -136,7 +153,8 @@ def capacity(path, *, gpu: str | None = None, gpu_memory: float | None = None,
         pool = budget.pool
     else:
         budget = pool = None
-    found = Capacity(config, cache, fp8, longest, tokens, version, budget, pool, tuple(lengths))
+    found = Capacity(config, cache, fp8, longest, seqs, tokens, version, budget, pool,
+                     tuple(lengths))
     if pool is None or len(lengths) < 2:
         return found
     running = RunningRequest(cache, [each.input_len for each in lengths],

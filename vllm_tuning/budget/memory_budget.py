@@ -76,10 +76,7 @@ class Budget:
 
 
 def memory_budget(config: ModelConfig, server: Server, launch: Launch | None = None) -> Budget:
-    """The budget of a server: measured where the launch prints a part, else given or estimated.
-
-    The pool is A - P, with A of ``Launch.left_over``: the same formula as for a real launch.
-    """
+    """The budget of a server: measured where the launch prints a part, else given or estimated."""
     measured = launch or Launch()
     parts = (
         _part("weights", measured.model_weights, server.weights, lambda: weights(config, server)),
@@ -87,13 +84,20 @@ def memory_budget(config: ModelConfig, server: Server, launch: Launch | None = N
         _part("activation", measured.peak_activation, None, lambda: activation(config, server)),
         _part("cuda_graphs", measured.graph_charge if launch else None, None,
               lambda: cuda_graphs(server)))
-    values = [part.value for part in parts]
-    whole = Launch(total_memory=server.total_memory, model_weights=values[0], non_torch=values[1],
-                   gpu_memory_utilization=server.gpu_memory_utilization,
-                   cuda_graph_estimated=values[3], cuda_graph_charged=True)
+    left = filled(server.requested, {part.name: part.value for part in parts} | {"pool": None})
     pool = _part("pool", measured.kv_cache, None, lambda: Estimate(
-        whole.left_over - values[2], math.hypot(*(part.spread for part in parts))))
+        left["pool"], math.hypot(*(part.spread for part in parts))))
     return Budget(server.total_memory, server.gpu_memory_utilization, parts, pool)
+
+
+def filled(requested: float, parts: dict[str, float | None]) -> dict[str, float]:
+    """The parts of TM*U, bytes; the one that is not known (None) is what the others leave.
+
+    >>> filled(72, {"weights": 15, "non-torch": 1, "activation": 2, "KV cache": None})["KV cache"]
+    54
+    """
+    left = requested - sum(size for size in parts.values() if size is not None)
+    return {name: left if size is None else size for name, size in parts.items()}
 
 
 def _part(name, measured, given, estimate) -> Part:

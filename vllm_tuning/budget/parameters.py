@@ -1,7 +1,6 @@
 """Parameters of a language model counted from its config.json, as one GPU holds them.
 
-Matrices only: norms, biases and rotary tables are within 0.1 %. A vision tower is counted where the
-config describes it. Quantized weights are not told by a config: give their size.
+Matrices only: norms, biases and rotary tables are within 0.1 %. Vision towers are not counted.
 """
 
 from ..cache_layers import heads_on_gpu
@@ -91,17 +90,32 @@ def count_parameters(config: ModelConfig, tensor_parallel_size: int = 1,
     >>> round(count_parameters(read_config(DATA / "llama-3.1-70b-mi300x")) / 1e9, 1)
     70.6
     """
-    hidden, vocabulary, tp = config.count("hidden_size"), config.count("vocab_size"), \
-        tensor_parallel_size
+    split = tensor_parallel_size, pipeline_parallel_size
+    return sum(layer_parameters(config, *split)) + table_parameters(config, *split)
+
+
+def table_parameters(config: ModelConfig, tensor_parallel_size: int = 1,
+                     pipeline_parallel_size: int = 1) -> int:
+    """Embedding and output head, one table where they are tied or in two pipeline stages."""
+    tables = 1 if config.get("tie_word_embeddings") or pipeline_parallel_size > 1 else 2
+    rows = -(-config.count("vocab_size") // 64) * 64
+    return tables * rows * config.count("hidden_size") // tensor_parallel_size
+
+
+def layer_parameters(config: ModelConfig, tensor_parallel_size: int = 1,
+                     pipeline_parallel_size: int = 1) -> tuple[int, int]:
+    """Parameters of the experts, and of all else in the layers."""
+    hidden, tp = config.count("hidden_size"), tensor_parallel_size
     matrices = 2 if config.family in _PLAIN_MLP else 3
-    total = 0
+    experts = others = 0
     kinds, widths = config.layer_kinds(), mlp_widths(config)
     stage = -(-len(kinds) // pipeline_parallel_size)
     for kind, (width, router) in list(zip(kinds, widths))[:stage]:
         if kind == "state":
-            total += recurrent_parameters(config) // tp
+            others += recurrent_parameters(config) // tp
         elif kind:
-            total += attention_parameters(config, kind, tp)
-        total += matrices * hidden * width // tp + hidden * router
-    tables = 1 if config.get("tie_word_embeddings") or pipeline_parallel_size > 1 else 2
-    return total + tables * -(-vocabulary // 64) * 64 * hidden // tp
+            others += attention_parameters(config, kind, tp)
+        inner = matrices * hidden * width // tp
+        experts, others = (experts + inner, others) if router else (experts, others + inner)
+        others += hidden * router
+    return experts, others

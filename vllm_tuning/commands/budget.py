@@ -36,7 +36,7 @@ def budget(config, gpu, input_len, output_len, lengths, launches, as_json, **fla
     """
     from ..budget.admission import lengths_of
     from ..budget.capacity import capacity, launch_to_measure
-    from ..budget.estimates import TOTAL_MEMORY
+    from ..budget.gpus import KNOWN, named
     from ..terminal import capacity_text
     from ..workload import Workload
 
@@ -44,11 +44,11 @@ def budget(config, gpu, input_len, output_len, lengths, launches, as_json, **fla
         raise click.UsageError("--utilization: expected a number above 0, at most 1")
     if (input_len is None) != (output_len is None) or (input_len and lengths):
         raise click.UsageError("give --input-len and --output-len together, or --lengths")
-    if gpu is not None and (name := gpu.upper().replace(" ", "-")) not in TOTAL_MEMORY:
-        raise click.UsageError(f"--gpu {gpu}: known are {', '.join(TOTAL_MEMORY)}; else give "
-                               "--gpu-memory GIB as vLLM prints it")
+    if gpu is not None and named(gpu) is None:
+        raise click.UsageError(f"--gpu {gpu}: known are {KNOWN}; else give --gpu-memory GIB as "
+                               "vLLM prints it")
     requests = ([Workload(input_len, output_len)] if input_len else
                 lengths_of(lengths) if lengths else [])
-    answer = capacity(config, gpu=gpu and name, lengths=tuple(requests), **flags,
+    answer = capacity(config, gpu=gpu, lengths=tuple(requests), **flags,
                       launch=launch_to_measure(launches) if launches else None)
     click.echo(dump(answer) if as_json else capacity_text(answer, click.style))
