@@ -81,6 +81,12 @@ def mlp_widths(config: ModelConfig) -> list[tuple[int, int]]:
             for i in range(layers)]
 
 
+def table_parameters(config: ModelConfig, tensor_parallel_size: int = 1) -> int:
+    """One table of the vocabulary, filled up to 64 entries: input embeddings or output head."""
+    vocabulary = -(-config.count("vocab_size") // 64) * 64
+    return vocabulary * config.count("hidden_size") // tensor_parallel_size
+
+
 def count_parameters(config: ModelConfig, tensor_parallel_size: int = 1,
                      pipeline_parallel_size: int = 1) -> int:
     """Parameters on one GPU: heads, widths, experts and the vocabulary split over tensor parallel
@@ -91,8 +97,7 @@ def count_parameters(config: ModelConfig, tensor_parallel_size: int = 1,
     >>> round(count_parameters(read_config(DATA / "llama-3.1-70b-mi300x")) / 1e9, 1)
     70.6
     """
-    hidden, vocabulary, tp = config.count("hidden_size"), config.count("vocab_size"), \
-        tensor_parallel_size
+    hidden, tp = config.count("hidden_size"), tensor_parallel_size
     matrices = 2 if config.family in _PLAIN_MLP else 3
     total = 0
     kinds, widths = config.layer_kinds(), mlp_widths(config)
@@ -104,4 +109,4 @@ def count_parameters(config: ModelConfig, tensor_parallel_size: int = 1,
             total += attention_parameters(config, kind, tp)
         total += matrices * hidden * width // tp + hidden * router
     tables = 1 if config.get("tie_word_embeddings") or pipeline_parallel_size > 1 else 2
-    return total + tables * -(-vocabulary // 64) * 64 * hidden // tp
+    return total + tables * table_parameters(config, tp)
