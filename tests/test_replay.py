@@ -49,6 +49,20 @@ def test_a_written_trace_is_a_workload_again(tmp_path):
         assert list(simulate(back, again, trace=True).trace.steps()) == document["steps"]
 
 
+def test_a_zipped_trace_is_the_same_bytes_each_time_and_names_are_kept(tmp_path):
+    """Also names that no file could hold as UTF-8, and numbers beside words."""
+    names = ["\ud800", "\0", "ü", 7, ""]
+    path = file_of(tmp_path, {"mns": 9, "mnbt": 99, "blocks": 99},
+                   [REQUEST | {"id": name} for name in names])
+    for copy in ("1.json.gz", "2.json.gz", "3.json"):
+        config, requests, document = read_workload(path)
+        write_trace(tmp_path / copy, simulate(config, requests, trace=True), document)
+    first, second, plain = (tmp_path / f"{copy}" for copy in ("1.json.gz", "2.json.gz", "3.json"))
+    assert first.read_bytes() == second.read_bytes()
+    assert gzip.decompress(first.read_bytes()) == plain.read_bytes()
+    assert json.loads(plain.read_bytes())["steps"][0]["new"] == names
+
+
 def test_the_documents_own_words_are_kept(tmp_path):
     config, requests, document = read_workload(file_of(tmp_path))
     write_trace(tmp_path / "out.json", simulate(config, requests, trace=True), document)
@@ -69,7 +83,9 @@ def test_the_documents_own_words_are_kept(tmp_path):
     ({"max_num_seqs": 2}, 'config has an unknown key "max_num_seqs"; known: mns, mnbt'),
     ({"prefix": 1}, "config.prefix is 1; expected true or false"),
     ({"watermark": "x"}, 'config.watermark is "x"'), ({"watermark": 1}, "watermark is 1"),
-    ({"watermark": float("nan")}, "config.watermark is NaN"), ({"block_size": None}, "is null")])
+    ({"watermark": float("nan")}, "config.watermark is NaN"),
+    ({"watermark": 10**400}, "config.watermark is 1000"), ({"lpt": 8193}, "to max_model_len 8192"),
+    ({"max_model_len": 10**8 + 1}, "requests of at most 100,000,000 tokens"), ({"block_size": None}, "is null")])
 def test_a_bad_config(tmp_path, change, reason):
     with pytest.raises(InputError, match=rf"^{tmp_path}/w.json: .*{reason}"):
         read_workload(file_of(tmp_path, CONFIG | change))
@@ -81,10 +97,11 @@ def test_a_bad_config(tmp_path, change, reason):
     ({"prompt_len": 126, "max_tokens": 4}, "129 tokens of KV cache need 9 blocks of 16"),
     ({"prompt_len": 8192}, "8194 tokens are more than max_model_len 8192"),
     ({"prompt_len": None}, r"requests\[1\].prompt_len is null"), ({"at": -1}, r"requests\[1\].at"),
-    ({"at": 10**8}, "0 to 10,000,000"), ({"prompt": [1, 2]}, "2 tokens, prompt_len is 3"),
+    ({"at": 10**16}, "expected a whole number, 0 to 1,0"), ({"at": float("nan")}, "at is NaN"),
+    ({"prompt": [1, 2]}, "2 tokens, prompt_len is 3"),
     ({"prompt": "abc"}, "expected a list of token ids"), ({"prompt": [1, 2, -1]}, "prompt is -1"),
     ({"id": [1]}, r"requests\[1\].id is \[1\]; expected a name"), ({"out": 3}, "unknown key"),
-    ({"id": "b"}, "two requests have the same id")])
+    ({"id": "b"}, 'two requests have the same id "b"')])
 def test_a_bad_request(tmp_path, change, reason):
     with pytest.raises(InputError, match=rf"^{tmp_path}/w.json: .*{reason}"):
         read_workload(file_of(tmp_path, requests=[REQUEST | {"id": "b"}, REQUEST | change]))

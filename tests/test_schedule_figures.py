@@ -98,8 +98,9 @@ def test_the_block_tables_of_the_two_requests_are_those_of_the_text():
                                                  {"A": [(3, 4)], "B": [(7, 4)]}]
     assert steps[2][1] == {"B": [(7, 4), (3, 1)]}  # A's block is used again
     ax = draw.blocks(steps, POOL, axes())
-    assert words(ax)[1, 0] == words(ax)[2, 0] == "A0" and words(ax)[3, 0] == "B1"
-    assert {words(ax)[step, 1] for step in range(1, 7)} == {"B0"}
+    assert [words(ax)[step, 0] for step in range(1, 7)] == [
+        "A0 3/4", "A0 4/4", "B1 1/4", "B1 2/4", "B1 3/4", "B1 4/4"]
+    assert [words(ax)[step, 1] for step in range(1, 7)] == ["B0 3/4"] + 5 * ["B0 4/4"]
     filled = [bar for bar in ax.patches if bar.get_facecolor()[:3] != (1, 1, 1)]
     assert len(filled) == 3 + 3 + 4 + 4 + (4 + 1) + (4 + 2) + (4 + 3) + (4 + 4)
 
@@ -112,7 +113,7 @@ def test_a_shared_prefix_is_one_block_with_two_names():
     assert [tokens for tokens, _ in steps] == [{"A": 10}, {"A": 1, "B": 2}, {"A": 1, "B": 1}, {"B": 1}]
     assert steps[1][1]["B"][:2] == [(3, 4), (7, 4)] == steps[1][1]["A"][:2]
     ax = draw.blocks(steps, POOL, axes())
-    assert words(ax)[2, 0] == "A0 B0" and words(ax)[2, 3] == "B2" and words(ax)[4, 0] == "B0"
+    assert words(ax)[2, 0] == "A0 B0" and words(ax)[2, 3] == "B2 2/4" and words(ax)[4, 0] == "B0 4/4"
 
 
 # ---------------------------------------------------------------- limits, preemptions, totals
@@ -250,9 +251,11 @@ def test_what_the_point_costs(work, full, share, cost, flat):
     best, = (seqs for seqs, (rate, _) in rates.items() if rate == bound)
     assert best / average == pytest.approx(share, abs=0.01)
     text = CELLS["costs-text"]
-    for pattern, said in ((r"gives mns (\d+), (\d+) and (\d+)", full),
-                          (r"would then cost (\d+), (\d+) and (\d+) %", flat)):
-        assert str(said) in re.search(pattern, text).groups()
+    head, *rows = ([cell.strip() for cell in line.strip("|").split("|")]
+                   for line in text.splitlines() if line.startswith("|") and "---" not in line)
+    column = head.index(f"{work.input_len:,} in, {work.output_len:,} out")
+    assert [row[column] for row in rows] == [f"{cost} %", f"{flat} %"]
+    assert str(full) in re.search(r"gives mns (\d+), (\d+) and (\d+)", text).groups()
     assert "at 0.9 to 0.97 of pool" in text
 
 

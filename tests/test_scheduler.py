@@ -288,7 +288,11 @@ def test_the_same_workload_gives_the_same_steps():
     (dict(enable_chunked_prefill=False, max_model_len=65), "below max_model_len 65"),
     (dict(watermark=1.0), "watermark is 1"), (dict(watermark=float("nan")), "watermark is nan"),
     (dict(watermark=-0.1), "watermark is -0.1"),
-    (dict(long_prefill_token_threshold=-1), "long_prefill_token_threshold -1"),
+    (dict(max_num_seqs=float("nan")), "max_num_seqs is nan; it must be a whole number"),
+    (dict(max_num_seqs=2.5), "max_num_seqs is 2.5"), (dict(block_size=True), "block_size is True"),
+    (dict(num_gpu_blocks=float("inf")), "num_gpu_blocks is inf"),
+    (dict(max_model_len=10**9), "at most 100,000,000 tokens"),
+    (dict(long_prefill_token_threshold=-1), "threshold is -1"),
     (dict(long_prefill_token_threshold=8193), "max_model_len 8192")])
 def test_a_server_that_vllm_refuses(flags, reason):
     with pytest.raises(InputError, match=reason):
@@ -298,7 +302,11 @@ def test_a_server_that_vllm_refuses(flags, reason):
 @pytest.mark.parametrize("request_, reason", [
     (Request("x", 10, 0), "each must be at least 1"), (Request("x", 0, 10), "at least 1"),
     (Request("x", 64, 37), "101 tokens are more than max_model_len 100"),
-    (Request("x", 64, 2), "65 tokens of KV cache need 5 blocks of 16, and the pool has 4")])
+    (Request("x", 64, 2), "65 tokens of KV cache need 5 blocks of 16, and the pool has 4"),
+    (Request("x", 1, 1, at=float("nan")), "at is nan; it must be a whole number"),
+    (Request("x", 1, 1, at=-1), "at is -1"), (Request("x", 1, 1, at=0.5), "at is 0.5"),
+    (Request("x", 1.5, 1), "prompt_len is 1.5"), (Request("x", 1, float("inf")), "is inf"),
+    (Request("x", 3, 1, prompt=(1, 2)), "prompt has 2 tokens, prompt_len is 3")])
 def test_an_impossible_request_stops_before_the_first_step(request_, reason):
     config = SchedulerConfig(8, 64, 5, max_model_len=100)
     done = []

@@ -6,10 +6,13 @@ import pytest
 from click.testing import CliRunner
 
 from vllm_tuning.cli import main
+from vllm_tuning.commands.options import on_a_terminal
+from vllm_tuning.launches import DATA
 from vllm_tuning.scheduling.replay import read_workload
 
 from test_scheduler import OWN
 
+LLAMA = DATA / "llama-3.1-8b-rtx3090/config.json"
 FLAGS = ["--max-num-seqs", "16", "--max-num-batched-tokens", "512", "--num-gpu-blocks", "97"]
 LENGTHS = ["--input-len", "128", "--output-len", "64", "--requests", "64"]
 
@@ -120,7 +123,11 @@ def test_the_progress_bar_is_on_stderr_of_a_terminal(monkeypatch):
     [], LENGTHS, FLAGS, [*FLAGS, *LENGTHS, "llama-3-8b-2-layers"], [*FLAGS[:4], *LENGTHS],
     [*FLAGS[2:], *LENGTHS], [*FLAGS, *LENGTHS[:4]], ["--workload", "x.json", *FLAGS],
     ["--workload", "x.json", "--arrival", "closed:3"],
-    [*FLAGS, *LENGTHS, "--arrival", "poisson:3"], [*FLAGS, *LENGTHS, "--step-time", "0.1"],
+    [*FLAGS, *LENGTHS, "--arrival", "poisson:3"], [*FLAGS, *LENGTHS, "--gpu", "L4"],
+    [*FLAGS, *LENGTHS, "--arrival", "poisson:3", "--gpu", "L4", "--config", "config.json"],
+    [*FLAGS, *LENGTHS, "--gpu", "L4", "--config", "config.json", "--step-time", "1"],
+    [*FLAGS, *LENGTHS, "--config", "config.json"],
+    ["--workload", str(OWN[0]), "--trace", str(OWN[0])],
     *([*FLAGS, *LENGTHS, "--arrival", text] for text in (
         "closed", "closed:0", "closed:x", "poisson:nan", "poisson:-1", "poisson:", "often")),
     [*FLAGS, *LENGTHS[:2], "--output-len", "0", *LENGTHS[4:]]])
@@ -135,6 +142,11 @@ def test_bad_usage_exits_2(args):
     (["--watermark", "1"], "watermark is 1"), (["--num-gpu-blocks", "1"], "null block"),
     (["--no-chunked-prefill", "--max-model-len", "513"], "below max_model_len 513"),
     (["--arrival", "poisson:1", "--step-time", "nan"], "step time nan s must be above 0"),
+    (["--arrival", "poisson:1e-300", "--step-time", "1e-9"], "rate 1e-300 a second is too low"),
+    (["--input-len", "1000000m", "--num-gpu-blocks", "10000000m"], "at most 100,000,000 tokens"),
+    (["--gpu", "H100", "--config", str(LLAMA)], "it has H100 PCIe, H100 SXM"),
+    (["--gpu", "L4", "--config", "none.json"], "none.json: cannot be read"),
+    (["--load-runs", "none.csv"], "none.csv: cannot be read"),
     (["--trace", "no/such/folder/out.json"], "No such file")])
 def test_bad_input_exits_1_with_one_line(args, reason):
     result = run(*FLAGS, *LENGTHS, *args)
@@ -143,8 +155,90 @@ def test_bad_input_exits_1_with_one_line(args, reason):
     assert reason in result.stderr
 
 
+def times_of(*args):
+    return json.loads(run(*FLAGS, *LENGTHS, "--json", *args).stdout)["times"]
+
+
+def test_times_are_given_bounded_or_null_with_a_reason(tmp_path):
+    """Eight at a time, 64 of 128 + 64: at 512 tokens a step the prompts of eight take two steps."""
+    given = times_of("--max-num-seqs", "8", "--step-time", "0.5")
+    assert given["kind"] == "given" and given["relative_error"] is given["reason"] is None
+    summary = json.loads(run(*FLAGS, "--max-num-seqs", "8", *LENGTHS, "--json").stdout)["summary"]
+    assert given["duration_s"] == pytest.approx(0.5 * summary["n_steps"])
+    assert given["throughput_tokens_per_s"] == pytest.approx(64 * 64 / given["duration_s"])
+    assert given["tpot_s"]["median"] == pytest.approx(0.5) and given["ttft_s"]["p99"] > 0.5
+
+    bound = times_of("--gpu", "H100 SXM", "--config", LLAMA)
+    assert bound["kind"] == "lower bound of the step time" and bound["reason"] is None
+    reading = 2 * (32 * 218_103_808 + 128256 * 4096) / 3.35e12  # the weights, in every step
+    assert 1 < bound["tpot_s"]["median"] / reading < 1.2
+
+    runs = times_of("--load-runs", DATA / "load-runs.csv")
+    assert runs["kind"] == "estimated" and 0.2 < runs["relative_error"] < 0.35
+
+    none = times_of()
+    assert none["reason"].startswith("a step has no time of its own: give --gpu")
+    (tmp_path / "config.json").write_text(json.dumps(
+        json.loads(LLAMA.read_text()) | {"num_experts": 8, "num_experts_per_tok": 2}))
+    experts = times_of("--gpu", "L4", "--config", tmp_path / "config.json")
+    assert "experts" in experts["reason"]
+    for unknown in (none, experts):
+        unknown.pop("reason")
+        assert unknown == dict.fromkeys(("kind", "relative_error", "duration_s",
+                                         "throughput_tokens_per_s")) | {
+            name: {"median": None, "p99": None} for name in ("ttft_s", "tpot_s")}
+
+
+def test_one_token_and_no_request_have_no_tpot(tmp_path):
+    one = times_of("--output-len", "1", "--step-time", "1")
+    assert one["tpot_s"] == {"median": None, "p99": None} and one["ttft_s"]["median"] >= 1
+    (tmp_path / "w.json").write_text('{"config": {"mns": 1, "mnbt": 1, "blocks": 2}, "requests": []}')
+    result = run("--workload", tmp_path / "w.json", "--step-time", "1", "--json")
+    none = json.loads(result.stdout)["times"]
+    assert (none["duration_s"], none["throughput_tokens_per_s"]) == (0, None)
+    assert run("--workload", tmp_path / "w.json", "--step-time", "1").exit_code == 0
+
+
+def test_the_launches_tell_how_many_gpus_share_a_step(tmp_path):
+    """Two GPUs read half of the weights each."""
+    lengths = ["--input-len", "64", "--output-len", "64", "--requests", "1", "--json"]
+    table = "max_num_seqs,max_num_batched_tokens,kv_cache_gib,kv_cache_tokens,{}_parallel_size\n" + (
+        "128,512,9.9,81101,2\n512,512,9.5,77824,2\n16,2048,9.9,81101,2\n16,8192,9.5,77824,2\n")
+    for kind, half in (("tensor", 2 * (32 * 218_103_808 + 128256 * 4096) / 2 / 3.35e12),
+                       ("pipeline", None)):
+        (tmp_path / "launches.csv").write_text(table.format(kind))
+        (tmp_path / "config.json").write_text(LLAMA.read_text())
+        result = run(tmp_path / "launches.csv", "--gpu", "H100 SXM", "--max-num-seqs", "64",
+                     "--max-num-batched-tokens", "512", *lengths)
+        times = json.loads(result.stdout)["times"]
+        assert times["tpot_s"]["median"] == (half and pytest.approx(half, rel=0.01))
+        assert (times["reason"] is None) == bool(half)
+
+
+@pytest.mark.parametrize("args, kind", [
+    (["--gpu", "L4", "--config", "LLAMA"], "tokens/s at most"), (["--step-time", "1"], "tokens/s"),
+    (["--load-runs", str(DATA / "load-runs.csv")], "tokens/s +- 28%"), ([], "(no times: a step has")])
+def test_the_table_marks_what_a_time_is(args, kind):
+    result = run(*FLAGS, *LENGTHS, *(str(LLAMA) if each == "LLAMA" else each for each in args))
+    assert kind in result.stdout and "prefix" not in result.stdout
+    assert all(len(line) <= 80 for line in result.stdout.splitlines())
+
+
+def test_a_trace_that_cannot_be_written_stops_before_the_first_step(monkeypatch, tmp_path):
+    monkeypatch.setattr("vllm_tuning.scheduling.simulation.simulate", None)
+    for path in (tmp_path, tmp_path / "no" / "out.json", ""):
+        result = run(*FLAGS, *LENGTHS, "--trace", path)
+        assert result.exit_code == 1 and result.stderr.count("\n") == 1
+
+
+def test_without_a_stderr_there_is_no_bar(monkeypatch):
+    monkeypatch.setattr("vllm_tuning.commands.options.sys.stderr", None)
+    assert not on_a_terminal()
+
+
 def test_a_missing_or_broken_workload_is_one_line(tmp_path):
     (tmp_path / "w.json").write_text("{")
+    assert run("--workload", "").exit_code == 1
     for path in (tmp_path / "w.json", tmp_path / "none.json", tmp_path):
         result = run("--workload", path)
         assert result.exit_code == 1 and result.stderr.startswith(f"vllm-tuning: {path}: ")

@@ -149,6 +149,26 @@ def test_a_stream_takes_memory_for_the_running_requests_only():
     assert peak(20_000) < 1.2 * peak(2_000)
 
 
+@pytest.mark.parametrize("concurrency", [0, -1, float("nan")])
+def test_a_closed_loop_has_one_in_flight(concurrency):
+    with pytest.raises(InputError, match="concurrency is"):
+        simulate(SMALL, TWO, concurrency)
+
+
+def test_a_trace_that_no_memory_holds_is_refused_at_once():
+    late, many = [Request("late", 1, 1, at=10**6 + 1)], fixed_requests(10**9, 1, 50_000_000)
+    server = SchedulerConfig(1, 1, 10**7, max_model_len=10**8)
+    for requests in (late, many):
+        with pytest.raises(InputError, match="a trace is kept of at most 100,000,000 generated"):
+            simulate(server, requests, trace=True)
+    assert simulate(server, late).summary.idle_steps == 10**6 + 1
+
+
+def test_a_rate_so_low_that_steps_cannot_be_counted():
+    with pytest.raises(InputError, match="request r0 would arrive after .* rate 1e-300"):
+        list(poisson_arrivals(fixed_requests(1, 1, 1), 1e-300, 1e-9))
+
+
 def test_an_impossible_request_in_a_stream_is_named_when_it_is_read():
     stream = itertools.chain(fixed_requests(3, 4, 4), [Request("big", 4, 40)])
     with pytest.raises(InputError, match="request big: "):

@@ -11,8 +11,8 @@ from vllm_tuning.launches import DATA
 from vllm_tuning.scheduling.scheduler import Scheduler
 from vllm_tuning.scheduling.config import Request, SchedulerConfig
 from vllm_tuning.scheduling.simulation import fixed_requests, simulate
-from vllm_tuning.scheduling.step_time import (GPUS, Roofline, StepTime, estimate, fit_step_time, gpu_named,
-                                   read_load_runs)
+from vllm_tuning.scheduling.step_time import (GPUS, GivenStepTime, Roofline, StepTime, estimate,
+                                              fit_step_time, gpu_named, read_load_runs, roofline_of)
 from vllm_tuning.scheduling.sweep import Sweep, average_requests, full_requests, staggered, sweep
 from vllm_tuning.units import InputError
 from vllm_tuning.workload import Workload
@@ -49,8 +49,50 @@ def test_gpus_have_a_ridge_that_is_that_of_a_card():
     """100 to 500 operations for each byte of memory on every card of these generations."""
     for name, gpu in GPUS.items():
         assert 100 < gpu.tensor_rate / gpu.memory_bandwidth < 500, name
-    with pytest.raises(InputError, match="gpu 'H1000' is not in the table; it has A10, "):
-        gpu_named("H1000")
+    for name in ("H1000", "", "A1"):
+        with pytest.raises(InputError, match=f"gpu '{name}' is not in the table; it has A10, "):
+            gpu_named(name)
+
+
+def test_a_gpu_has_the_name_that_only_it_begins_with():
+    for name in ("h100-sxm", "H100  SXM"):
+        assert gpu_named(name) is GPUS["H100 SXM"]
+    assert gpu_named("A100") is GPUS["A100 SXM 80GB"] and gpu_named("a10") is GPUS["A10"]
+    assert gpu_named("L4") is GPUS["L4"]  # not the L40S
+    with pytest.raises(InputError, match="it has H100 PCIe, H100 SXM$"):
+        gpu_named("H100")
+
+
+LLAMA = DATA / "llama-3.1-8b-rtx3090/config.json"
+
+
+def test_the_bound_of_a_model_from_its_config():
+    """32 layers of 4,096: q and o, k and v of 8 heads, three matrices of 14,336; 128,256 words."""
+    layers = 32 * (2 * 4096**2 + 2 * 4096 * 1024 + 3 * 4096 * 14336)
+    bound, half = (roofline_of(LLAMA, GPUS["H100 SXM"], gpus) for gpus in (1, 2))
+    assert (bound.parameters, bound.kv_bytes_per_token) == (layers, 131072)
+    assert bound.weight_bytes == 2 * (layers + 128256 * 4096)  # the head, not the embeddings
+    assert (half.parameters, half.weight_bytes, half.kv_bytes_per_token) == (
+        bound.parameters / 2, bound.weight_bytes / 2, 65536)
+    assert roofline_of(LLAMA, GPUS["L4"], kv_cache_dtype="fp8").kv_bytes_per_token == 65536
+
+
+def test_one_table_for_both_ends_is_read_once(tmp_path):
+    path = tmp_path / "config.json"
+    config = json.loads(LLAMA.read_text())
+    path.write_text(json.dumps(config | {"tie_word_embeddings": True}))
+    tied, own = (roofline_of(file, GPUS["L4"]) for file in (path, LLAMA))
+    assert tied == own
+
+
+@pytest.mark.parametrize("change, reason", [
+    ({"quantization_config": {"quant_method": "fp8"}}, "quantized weights"),
+    ({"num_local_experts": 8, "num_experts_per_tok": 2}, "experts"),
+    ({"sliding_window": 4096}, "layers that do not keep every token")])
+def test_no_bound_where_the_config_does_not_tell_what_a_step_reads(tmp_path, change, reason):
+    (tmp_path / "config.json").write_text(json.dumps(json.loads(LLAMA.read_text()) | change))
+    with pytest.raises(InputError, match=f"config.json: {reason}.*no bound"):
+        roofline_of(tmp_path, GPUS["L4"])
 
 
 # ---------------------------------------------------------------- the columns of the trace
@@ -105,7 +147,7 @@ def test_times_of_two_requests_by_hand():
     trace = simulate(SchedulerConfig(1, 10, 10), [Request("A", 3, 3), Request("B", 3, 2, at=1)],
                      trace=True).trace
     result = estimate(trace, step_time)
-    assert result.seconds.tolist() == [1] * 5 and result.throughput == pytest.approx(5 / 5)
+    assert result.duration == 5 and result.throughput == pytest.approx(5 / 5)
     assert result.ttft.tolist() == [1, 3] and result.tpot.tolist() == [1, 1]
     assert (result.kind, result.relative_error) == ("estimated", 0.2)
 
@@ -115,10 +157,41 @@ def test_times_under_the_bound_by_hand():
     config = SchedulerConfig(1, 8192, 1000, max_model_len=9000)
     result = estimate(simulate(config, [Request("A", 8192, 4)], trace=True).trace, H100)
     decode = (15e9 + 131072 * np.array([8193, 8194, 8195])) / 3.35e12
-    assert result.seconds == pytest.approx([14e9 * 8192 / 989.4e12, *decode])
+    assert result.duration == pytest.approx(14e9 * 8192 / 989.4e12 + decode.sum())
     assert result.ttft[0] == pytest.approx(14e9 * 8192 / 989.4e12)
     assert result.tpot[0] == pytest.approx(decode.mean())
     assert result.kind == "lower bound of the step time" and result.relative_error is None
+
+
+def test_times_without_a_trace_are_those_of_the_trace():
+    """A clock that goes along beside one that reads the trace, in a closed loop and without."""
+    draw = random.Random(23)
+    for _ in range(150):
+        requests, config = random_workload(draw)
+        for step_time in (H100, GivenStepTime(0.5)):
+            for concurrency in (None, 2):
+                traced = simulate(config, requests, concurrency, trace=True, step_time=step_time)
+                stream = simulate(config, iter(requests), concurrency, step_time=step_time)
+                want = estimate(traced.trace, step_time)
+                for times in (traced.times, stream.times):
+                    assert times.throughput == pytest.approx(want.throughput)
+                    assert times.duration == pytest.approx(want.duration)
+                    assert times.ttft == pytest.approx(want.ttft)
+                    assert times.tpot == pytest.approx(want.tpot, nan_ok=True)
+
+
+def test_a_request_waits_from_its_arrival_also_in_a_stream():
+    """Five of two tokens, one at a time, all there at the start: first tokens after 1, 3, 5, 7, 9."""
+    times = simulate(SchedulerConfig(1, 10, 10), fixed_requests(5, 3, 2),
+                     step_time=GivenStepTime(2.0)).times
+    assert times.ttft.tolist() == [2, 6, 10, 14, 18] and times.tpot.tolist() == [2] * 5
+    assert (times.kind, times.duration, times.throughput) == ("given", 20, 0.5)
+
+
+@pytest.mark.parametrize("step", [0, -1, float("nan"), float("inf")])
+def test_a_given_step_takes_some_time(step):
+    with pytest.raises(InputError, match="must be above 0"):
+        GivenStepTime(step)
 
 
 def test_one_token_has_no_time_per_further_token():

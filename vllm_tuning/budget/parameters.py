@@ -80,6 +80,12 @@ def mlp_widths(config: ModelConfig) -> list[tuple[int, int]]:
             for i in range(layers)]
 
 
+def one_table(config: ModelConfig, tensor_parallel_size: int = 1) -> int:
+    """Parameters of input embedding or output head, the vocabulary filled up to 64 entries."""
+    rows = -(-config.count("vocab_size") // 64) * 64
+    return rows * config.count("hidden_size") // tensor_parallel_size
+
+
 def count_parameters(config: ModelConfig, tensor_parallel_size: int = 1,
                      pipeline_parallel_size: int = 1) -> int:
     """Parameters on one GPU: heads, widths, experts and the vocabulary split over tensor parallel
@@ -98,8 +104,7 @@ def table_parameters(config: ModelConfig, tensor_parallel_size: int = 1,
                      pipeline_parallel_size: int = 1) -> int:
     """Embedding and output head, one table where they are tied or in two pipeline stages."""
     tables = 1 if config.get("tie_word_embeddings") or pipeline_parallel_size > 1 else 2
-    rows = -(-config.count("vocab_size") // 64) * 64
-    return tables * rows * config.count("hidden_size") // tensor_parallel_size
+    return tables * one_table(config, tensor_parallel_size)
 
 
 def layer_parameters(config: ModelConfig, tensor_parallel_size: int = 1,

@@ -20,7 +20,7 @@ class Size(click.ParamType):
         except ValueError as error:
             self.fail(str(error), param, ctx)
         if size < 1:
-            self.fail("must be at least 1 token", param, ctx)
+            self.fail("must be at least 1", param, ctx)
         return size
 
 
@@ -62,7 +62,7 @@ def progress_bar(count: int):
 
 
 def on_a_terminal() -> bool:
-    return sys.stderr.isatty()
+    return sys.stderr is not None and sys.stderr.isatty()
 
 
 def dump(record) -> str:

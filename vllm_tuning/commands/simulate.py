@@ -1,6 +1,7 @@
 """The scheduler on a workload."""
 
 import json
+import os
 from itertools import repeat
 
 import click
@@ -44,8 +45,13 @@ class Arrival(click.ParamType):
 @click.option("--requests", type=Size(), metavar="N", help="How many; of a FILE the first N.")
 @click.option("--arrival", type=Arrival(), metavar="burst|closed:N|poisson:RATE", default="burst",
               help="All at once (the default), N in flight, or at random, RATE a second.")
-@click.option("--step-time", type=float, metavar="S", help="Seconds a step takes, for poisson.")
 @click.option("--seed", type=click.IntRange(0), metavar="N", default=0, help="Of poisson (0).")
+@click.option("--step-time", type=float, metavar="S",
+              help="Seconds that each step takes: for poisson, and for the times.")
+@click.option("--load-runs", metavar="FILE", help="Or a CSV of load runs, to estimate them from: "
+              "seconds_per_step, tokens, kv_tokens.")
+@click.option("--gpu", metavar="NAME", help="Or a GPU such as 'H100 SXM': with the model's "
+              "config.json the least that a step can take.")
 @click.option("--block-size", type=Size(), metavar="N", help="Else of the launches, or 16.")
 @click.option("--max-model-len", type=Size(), metavar="N",
               help="Else of the launches, or a request's length.")
@@ -58,43 +64,92 @@ class Arrival(click.ParamType):
               default=None, help="A prompt is taken whole or not yet.")
 @config_option
 @json_option
-def simulate(launches, workload, output, config, as_json, arrival, step_time, seed, **options):
+def simulate(launches, workload, output, config, as_json, arrival, step_time, load_runs, gpu, seed,
+             **options):
     """The V1 scheduler on a workload, step by step: preemptions, use of the pool, tokens a step.
+
+    It counts steps. With --step-time, --load-runs or --gpu it tells throughput, time to first token
+    (TTFT) and time per further token (TPOT) too, as given, estimated or bounded.
 
     The workload is a FILE (in the format of traces, so that one can be replayed), or requests of
     one length, or of the lengths in a file, on a server with these flags. LAUNCHES tell its pool
     instead of --num-gpu-blocks, and its flags for the length that 95 % of the requests keep to.
     """
-    from ..scheduling.replay import config_to_json, read_workload, write_trace
+    from ..scheduling.replay import config_to_json, read_workload, writable, write_trace
     from ..scheduling.simulation import poisson_arrivals, requests_of
     from ..scheduling.simulation import simulate as run
+    from ..scheduling.step_time import times_to_json
     from ..terminal import simulation_text
 
     kind, number = arrival
     document = None
-    if (kind == "poisson") != (step_time is not None):
-        raise click.UsageError("--arrival poisson:RATE and --step-time SECONDS go together")
-    if workload:
-        if launches or config or kind != "burst" or any(v is not None for v in options.values()):
+    if kind == "poisson" and step_time is None:
+        raise click.UsageError("--arrival poisson:RATE needs --step-time SECONDS, for a rate is "
+                               "a second's")
+    if (step_time is not None) + bool(load_runs) + bool(gpu) > 1:
+        raise click.UsageError("--step-time, --load-runs and --gpu exclude each other")
+    if config and not (gpu or launches):
+        raise click.UsageError("--config FILE is read for --gpu or LAUNCHES only")
+    if workload is not None:
+        if launches or kind != "burst" or any(v is not None for v in options.values()):
             raise click.UsageError("--workload FILE has its own server and requests")
+        if output and os.path.exists(output) and os.path.samefile(workload, output):
+            raise click.UsageError("--trace would overwrite the --workload FILE")
         server, requests, document = read_workload(workload)
-        count = len(requests)
+        count, model = len(requests), None
     else:
         shapes, count = _shapes(*(options.pop(name) for name in (
             "lengths", "requests", "input_len", "output_len")))
-        server = _server(launches, config, shapes, **options)
+        model = _model(launches, config)
+        server = _server(model, shapes, **options)
         for request in requests_of(shapes):
             server.check(request)
         requests = requests_of(shapes if len(shapes) == count else repeat(shapes[0], count))
         if kind == "poisson":
             requests = poisson_arrivals(requests, number, step_time, seed)
+    clock, unknown = _step_time(step_time, load_runs, gpu, config, launches, model)
+    if output is not None:
+        writable(output)
     with progress_bar(count) as progress:
-        done = run(server, requests, number if kind == "closed" else None, bool(output), progress)
-    if output:
+        done = run(server, requests, number if kind == "closed" else None, output is not None,
+                   progress, clock)
+    if output is not None:
         write_trace(output, done, document)
-    click.echo(json.dumps({"config": config_to_json(server), "summary": done.summary.to_dict()},
+    click.echo(json.dumps({"config": config_to_json(server), "summary": done.summary.to_dict(),
+                           "times": times_to_json(done.times, unknown)},
                           indent=2, allow_nan=False) if as_json
-               else simulation_text(done, click.style))
+               else simulation_text(done, unknown, click.style))
+
+
+def _step_time(seconds, load_runs, gpu, config, launches, model):
+    """What a step takes, or None and the reason."""
+    from ..memory_model import config_beside
+    from ..model_config import MissingFigure
+    from ..scheduling.step_time import (RUN_COLUMNS, GivenStepTime, fit_step_time, gpu_named,
+                                        read_load_runs, roofline_of)
+
+    if seconds is not None:
+        return GivenStepTime(seconds), None
+    if load_runs is not None:
+        runs = read_load_runs(load_runs)
+        return fit_step_time(*(runs[name] for name in RUN_COLUMNS)), None
+    if gpu is None:
+        return None, "a step has no time of its own: give --gpu, --step-time or --load-runs"
+    config = config or launches and config_beside(launches[0])
+    if not config:
+        raise click.UsageError("--gpu needs the model's config.json: give --config FILE")
+    launched = [fitted.launch for fitted in model.launches] if model else []
+
+    def first(name, default=None):
+        return next((v for launch in launched if (v := getattr(launch, name))), default)
+
+    if first("pipeline_parallel_size", 1) > 1:
+        return None, "pipeline stages work at the same time: no bound of a step is known here"
+    try:
+        return roofline_of(config, gpu_named(gpu), first("tensor_parallel_size", 1),
+                           first("kv_cache_dtype")), None
+    except MissingFigure as error:
+        return None, str(error)
 
 
 def _shapes(lengths, requests, input_len, output_len):
@@ -115,21 +170,26 @@ def _shapes(lengths, requests, input_len, output_len):
     return shapes[:requests], requests or len(shapes)
 
 
-def _server(launches, config, shapes, num_gpu_blocks, **options):
-    """The flags to simulate: given, or those of LAUNCHES with the pool expected at them."""
+def _model(launches, config):
+    """The memory model of LAUNCHES, None without."""
+    from ..memory_model import model_of
+
+    return model_of(launches, config) if launches else None
+
+
+def _server(model, shapes, num_gpu_blocks, **options):
+    """The flags to simulate: given, or those of the launches with the pool expected at them."""
     from ..scheduling.config import SchedulerConfig
 
     flags = {name: value for name, value in options.items() if value is not None}
-    if bool(launches) == bool(num_gpu_blocks):
+    if bool(model) == bool(num_gpu_blocks):
         raise click.UsageError("give either --num-gpu-blocks or LAUNCHES")
     longest = {"max_model_len": max(shape.length for shape in shapes)}
-    if launches:
-        from ..memory_model import model_of
+    if model:
         from ..optimum import find_optimum
         from ..scheduling.simulation import server_at
         from ..workload import at_percentile
 
-        model = model_of(launches, config)
         if not any(fitted.launch.max_model_len for fitted in model.launches):
             flags = longest | flags
         return server_at(find_optimum(model, at_percentile(shapes)), **flags)

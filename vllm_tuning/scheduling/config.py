@@ -1,8 +1,11 @@
 """What the scheduler is given: the flags of a server, and requests."""
 
 from dataclasses import dataclass, field
+from numbers import Integral
 
 from ..units import InputError
+
+LONGEST = 10**8  # tokens of one request: each takes its share of a step, and of memory here
 
 
 @dataclass(frozen=True)
@@ -28,11 +31,12 @@ class SchedulerConfig:
 
     def __post_init__(self):
         for name in ("max_num_seqs", "max_num_batched_tokens", "block_size", "max_model_len"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} is {getattr(self, name)}; it must be at least 1")
-        if self.num_gpu_blocks < 2:
-            raise InputError(f"num_gpu_blocks is {self.num_gpu_blocks}; it must be at least 2: "
-                             "one is the null block")
+            _whole(getattr(self, name), name, 1)
+        _whole(self.num_gpu_blocks, "num_gpu_blocks", 2, ": one is the null block")
+        _whole(self.long_prefill_token_threshold, "long_prefill_token_threshold", 0)
+        if self.max_model_len > LONGEST:
+            raise InputError(f"max_model_len is {self.max_model_len:,}; requests of at most "
+                             f"{LONGEST:,} tokens are simulated")
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise InputError(f"max_num_batched_tokens {self.max_num_batched_tokens} is below "
                              f"max_num_seqs {self.max_num_seqs}; a step must have a token for each")
@@ -40,7 +44,7 @@ class SchedulerConfig:
             raise InputError(f"max_num_batched_tokens {self.max_num_batched_tokens} is below "
                              f"max_model_len {self.max_model_len}; without chunked prefill a step "
                              "must take a whole prompt")
-        if not 0 <= self.long_prefill_token_threshold <= self.max_model_len:
+        if self.long_prefill_token_threshold > self.max_model_len:
             raise InputError(f"long_prefill_token_threshold {self.long_prefill_token_threshold} "
                              f"must be 0 to max_model_len {self.max_model_len}")
         if not 0 <= self.watermark < 1:
@@ -52,7 +56,12 @@ class SchedulerConfig:
 
     def check(self, request: "Request") -> "Request":
         """The request, if it can ever finish; else InputError."""
+        for name in ("prompt_len", "max_tokens", "at"):
+            _whole(getattr(request, name), f"request {request.id}: {name}", 0)
         length, usable = request.prompt_len + request.max_tokens, self.num_gpu_blocks - 1
+        if request.prompt is not None and len(request.prompt) != request.prompt_len:
+            raise InputError(f"request {request.id}: prompt has {len(request.prompt)} tokens, "
+                             f"prompt_len is {request.prompt_len}")
         if request.prompt_len < 1 or request.max_tokens < 1:
             raise InputError(f"request {request.id}: {request.prompt_len} prompt tokens and "
                              f"{request.max_tokens} to generate; each must be at least 1")
@@ -64,6 +73,11 @@ class SchedulerConfig:
                              f"{self.blocks(length - 1)} blocks of {self.block_size}, and the pool "
                              f"has {usable}")
         return request
+
+
+def _whole(value, name: str, least: int, why: str = "") -> None:
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
+        raise InputError(f"{name} is {value}; it must be a whole number of at least {least}{why}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,7 +74,9 @@ def blocks(steps, order, ax=None):
                     _bar(ax, step + 0.56 + 0.88 * slot / size, row, 0.88 / size,
                          *REQUESTS[names.index(name) % len(REQUESTS)], lw=0.5,
                          label=f"request {name}", part=(part, len(held)))
-            _word(ax, step + 1, row, " ".join(f"{name}{logical}" for name, logical, _ in held))
+            slots = f" {held[0][2]}/{size}" if len(held) == 1 else ""  # shared ones are full
+            _word(ax, step + 1, row,
+                  " ".join(f"{name}{logical}" for name, logical, _ in held) + slots)
     ax.set_xticks(range(1, len(steps) + 1), [
         f"step {step}\n" + ", ".join(f"{name}: {count}" for name, count in tokens.items())
         for step, (tokens, _) in enumerate(steps, 1)])
@@ -82,7 +84,7 @@ def blocks(steps, order, ax=None):
            xlim=(0.5, len(steps) + 0.5), ylim=(len(order) - 0.5, -0.5))
     ax.set_yticks(range(len(order)), order)
     ax.grid(visible=False)
-    return legend(say(ax, f"A block has {size} slots. A0, A1: logical blocks of request A."),
+    return legend(say(ax, f"A1 2/{size}: of logical block 1 of request A 2 slots of {size} are filled."),
                    below=5.6)
 
 

@@ -3,9 +3,10 @@
 A trace of the real scheduler in this format is a workload too: its steps are not read.
 """
 
+import contextlib
 import gzip
+import io
 import json
-import math
 import os
 import zlib
 from pathlib import Path
@@ -22,7 +23,7 @@ CONFIG_KEYS = {
     "watermark": "watermark"}
 REQUEST_KEYS = ("id", "prompt_len", "max_tokens", "at", "prompt")
 _LARGEST_FILE = 2**28
-_LAST_ARRIVAL = 10**7
+_ENCODE = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
 def read_workload(path: str | os.PathLike) -> tuple[SchedulerConfig, list[Request], dict]:
@@ -38,8 +39,11 @@ def read_workload(path: str | os.PathLike) -> tuple[SchedulerConfig, list[Reques
         config = _config(document["config"])
         requests = [config.check(_request(index, entry))
                     for index, entry in enumerate(document["requests"])]
-        if len({str(request.id) for request in requests}) < len(requests):
-            raise InputError("two requests have the same id")
+        seen = set()
+        for name in (str(request.id) for request in requests):
+            if name in seen:
+                raise InputError(f"two requests have the same id {_short(name)}")
+            seen.add(name)
         return config, requests, document
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
@@ -49,16 +53,29 @@ def write_trace(path: str | os.PathLike, simulation: Simulation,
                 document: dict | None = None) -> None:
     """A traced simulation as JSON, gzip where the name ends in .gz.
 
-    document: the workload's own, whose config and requests are kept as they are.
+    document: the workload's own, whose config and requests are kept as they are. Step after step,
+    so that the text is never whole in memory.
     """
     document = document or {
         "config": config_to_json(simulation.config),
         "requests": [_request_to_json(request) for request in simulation.trace.requests]}
-    text = json.dumps({"config": document["config"], "requests": document["requests"],
-                       "summary": simulation.summary.to_dict(),
-                       "steps": list(simulation.trace.steps())}, separators=(",", ":"))
-    data = (text + "\n").encode()
-    Path(path).write_bytes(gzip.compress(data, mtime=0) if str(path).endswith(".gz") else data)
+    head = _ENCODE({"config": document["config"], "requests": document["requests"],
+                    "summary": simulation.summary.to_dict()})
+    with contextlib.ExitStack() as files:
+        file = files.enter_context(open(path, "wb"))
+        if str(path).endswith(".gz"):
+            file = files.enter_context(gzip.GzipFile("", "wb", 6, file, mtime=0))
+        text = files.enter_context(io.TextIOWrapper(file, "ascii", newline=""))
+        text.write(head[:-1] + ',"steps":[')
+        for number, step in enumerate(simulation.trace.steps()):
+            text.write("," * (number > 0) + _ENCODE(step))
+        text.write("]}\n")
+
+
+def writable(path: str | os.PathLike) -> None:
+    """Raises OSError where no trace can be written, before the simulation takes its time."""
+    with open(path, "ab"):
+        pass
 
 
 def config_to_json(config: SchedulerConfig) -> dict:
@@ -97,7 +114,7 @@ def _config(entry: dict) -> SchedulerConfig:
             if not isinstance(value, bool):
                 raise InputError(f"{place} is {_short(value)}; expected true or false")
         elif key == "watermark":
-            if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
                 raise InputError(f"{place} is {_short(value)}; expected a number from 0 to below 1")
         else:
             _count(value, place)
@@ -119,10 +136,8 @@ def _request(index: int, entry) -> Request:
             raise InputError(f"{place}.prompt is {_short(prompt)}; expected a list of token ids")
         prompt = tuple(_count(token, f"{place}.prompt") for token in prompt)
     length = _count(entry.get("prompt_len", len(prompt or ())), f"{place}.prompt_len")
-    if prompt is not None and len(prompt) != length:
-        raise InputError(f"{place}.prompt has {len(prompt)} tokens, prompt_len is {length}")
     return Request(entry["id"], length, _count(entry["max_tokens"], f"{place}.max_tokens"),
-                   _count(entry.get("at", 0), f"{place}.at", _LAST_ARRIVAL), prompt)
+                   _count(entry.get("at", 0), f"{place}.at"), prompt)
 
 
 def _known(entry: dict, names, place: str, required) -> None:
@@ -135,9 +150,10 @@ def _known(entry: dict, names, place: str, required) -> None:
             raise InputError(f"{place} has no {name}")
 
 
-def _count(value, place: str, most: int = LARGEST_COUNT) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
-        raise InputError(f"{place} is {_short(value)}; expected a whole number, 0 to {most:,}")
+def _count(value, place: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= LARGEST_COUNT:
+        raise InputError(f"{place} is {_short(value)}; expected a whole number, 0 to "
+                         f"{LARGEST_COUNT:,}")
     return value
 
 

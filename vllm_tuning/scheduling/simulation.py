@@ -10,9 +10,12 @@ from ..optimum import Optimum
 from ..pool import Pool
 from .scheduler import Scheduler, Step
 from .config import Request, SchedulerConfig
+from .step_time import Estimate, estimate_of
 from .trace import Trace, TraceRecorder
-from ..units import InputError
+from ..units import LARGEST_COUNT, InputError
 from ..workload import Workload
+
+MOST_TRACED = 10**6, 10**8  # steps before the last arrival, generated tokens: some GB of memory
 
 
 @dataclass(frozen=True)
@@ -62,34 +65,44 @@ class Summary:
 
 @dataclass(frozen=True)
 class Simulation:
-    """A summary, and the trace if one was asked for."""
+    """A summary, and the trace and the times if they were asked for."""
 
     config: SchedulerConfig
     summary: Summary
     trace: Trace | None = field(default=None, repr=False)
+    times: Estimate | None = field(default=None, repr=False)
 
 
 def simulate(config: SchedulerConfig, requests: Iterable[Request], concurrency: int | None = None,
-             trace: bool = False, progress: Callable[[int], object] | None = None) -> Simulation:
+             trace: bool = False, progress: Callable[[int], object] | None = None,
+             step_time=None) -> Simulation:
     """Run all requests to their end.
 
     requests: a list, checked whole before the first step and put in order of arrival; or an
     iterator in that order, which is then read only as far as the scheduler needs. concurrency: so
     many at most waiting and running; the next arrives when one has left (a closed loop). trace:
     keep what every step did. progress: called with the number of requests that a step finished.
-    Raises InputError for a request that can never finish.
+    step_time: what a step takes (of ``step_time.py``), for ``times``; then requests are read as they
+    arrive, and a few numbers are kept of each. Raises InputError for a request that can never finish.
     """
+    if concurrency is not None and not concurrency >= 1:
+        raise InputError(f"concurrency is {concurrency}; at least 1 must be in flight")
     if isinstance(requests, Sequence):
         requests = sorted(map(config.check, requests), key=lambda request: request.at)
     scheduler = Scheduler(config)
-    arrivals = _Arrivals(config, requests, concurrency, read_all=trace)
+    arrivals = _Arrivals(config, requests, concurrency, trace, read_all=trace or bool(step_time))
     totals, recorder = _Totals(config), TraceRecorder() if trace else None
+    clock = step_time and _Clock(step_time)
     while arrivals.next or scheduler.running or scheduler.waiting:
-        if not trace:
-            totals.idle += arrivals.skip_idle_steps(scheduler)
+        if not trace and (idle := arrivals.skip_idle_steps(scheduler)):
+            totals.idle += idle
+            if clock:
+                clock.idle(idle)
         for request in arrivals.due(scheduler):
             scheduler.add_request(request)
             totals.add_request(request)
+            if clock:
+                clock.add_request(request)
             if recorder:
                 recorder.requests.append(replace(request, at=scheduler.now))
         step = scheduler.schedule()
@@ -97,9 +110,12 @@ def simulate(config: SchedulerConfig, requests: Iterable[Request], concurrency: 
             recorder.add(step, scheduler.running)
         scheduler.update_from_output(step)
         totals.add(step)
+        if clock:
+            clock.add(step)
         if progress and step.finished:
             progress(len(step.finished))
-    return Simulation(config, totals.summary(scheduler), recorder and recorder.trace())
+    return Simulation(config, totals.summary(scheduler), recorder and recorder.trace(),
+                      clock and clock.times())
 
 
 def block_tables(config: SchedulerConfig, requests: Sequence[Request], block_ids: Sequence[int]):
@@ -128,19 +144,30 @@ class _Arrivals:
     One more is read: whether a request is alone makes a difference.
     """
 
-    def __init__(self, config, requests, concurrency, read_all):
+    def __init__(self, config, requests, concurrency, traced, read_all):
         self.check, self.requests = config.check, iter(requests)
         self.concurrency = concurrency or float("inf")
         self.most_waiting = float("inf") if read_all else config.max_num_seqs + 1
-        self.next = next(self.requests, None)
+        self.traced, self.generated = traced, 0
+        self.next = self._read()
+
+    def _read(self) -> Request | None:
+        request = next(self.requests, None)
+        if request and self.check(request) and self.traced:
+            self.generated += request.max_tokens
+            steps, tokens = MOST_TRACED
+            if request.at > steps or self.generated > tokens:
+                raise InputError(f"request {request.id}: a trace is kept of at most {tokens:,} "
+                                 f"generated tokens, and of arrivals up to step {steps:,}")
+        return request
 
     def due(self, scheduler: Scheduler) -> Iterator[Request]:
         waiting, running = len(scheduler.waiting), len(scheduler.running)
         room = min(self.most_waiting - waiting, self.concurrency - waiting - running)
         while self.next and self.next.at <= scheduler.now and room > 0:
-            yield self.check(self.next)
+            yield self.next
             room -= 1
-            self.next = next(self.requests, None)
+            self.next = self._read()
 
     def skip_idle_steps(self, scheduler: Scheduler) -> int:
         """Go to the next arrival at once where nothing else is left to do."""
@@ -149,6 +176,34 @@ class _Arrivals:
         idle = max(0, self.next.at - scheduler.now)
         scheduler.now += idle
         return idle
+
+
+class _Clock:
+    """The time, step by step, and when each request arrived, had its first token and its last."""
+
+    def __init__(self, step_time):
+        self.step_time, self.now = step_time, 0.0
+        self.arrived, self.first, self.last, self.outputs = [], [], [], []
+
+    def idle(self, steps: int) -> None:
+        self.now += steps * float(self.step_time.seconds(0))
+
+    def add_request(self, request: Request) -> None:
+        self.arrived.append(self.now)
+        self.outputs.append(request.max_tokens)
+        self.first.append(None)
+        self.last.append(None)
+
+    def add(self, step: Step) -> None:
+        self.now += float(self.step_time.seconds(step.tokens, step.kv_tokens))
+        for number in step.first_token:
+            self.first[number] = self.now
+        for number in step.finished:
+            self.last[number] = self.now
+
+    def times(self) -> Estimate:
+        return estimate_of(self.step_time, self.now, self.arrived, self.first, self.last,
+                           self.outputs)
 
 
 class _Totals:
@@ -235,4 +290,7 @@ def poisson_arrivals(requests: Iterable[Request], rate: float, step_time: float,
     draw, now = np.random.default_rng(seed), 0.0
     for request in requests:
         now += draw.exponential(1 / rate)
+        if not now / step_time < LARGEST_COUNT:
+            raise InputError(f"request {request.id} would arrive after {now / step_time:.1e} steps "
+                             f"of {step_time:g} s; rate {rate:g} a second is too low")
         yield replace(request, at=int(now / step_time))

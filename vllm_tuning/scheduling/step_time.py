@@ -1,4 +1,4 @@
-"""How long a step takes: fitted to load runs, or bounded from below by the two limits of a GPU.
+"""How long a step takes: given, fitted to load runs, or bounded from below by a GPU's two limits.
 
 A step reads the weights once and the keys and values of all running requests, and multiplies the
 weights with each token that it schedules.
@@ -14,6 +14,10 @@ from scipy.stats import t as students_t
 from uncertainties import UFloat, ufloat
 
 from .trace import Trace
+from ..budget.estimates import chosen_experts
+from ..budget.parameters import layer_parameters, one_table
+from ..kv_cache import cache_layout
+from ..model_config import MissingFigure, read_config
 from ..units import InputError
 
 COEFFICIENTS = ("t0", "t_token", "t_kv")
@@ -46,10 +50,14 @@ GPUS = {  # the makers' data sheets; rates given "with sparsity" are halved
 
 
 def gpu_named(name: str) -> Gpu:
-    """A GPU of the table. Raises InputError."""
-    if name not in GPUS:
-        raise InputError(f"gpu {name!r} is not in the table; it has {', '.join(GPUS)}")
-    return GPUS[name]
+    """A GPU of the table, by its name or the words that only its name begins with. InputError."""
+    wanted = name.upper().replace("-", " ").split()
+    if not (found := [each for each in GPUS if each.upper().split() == wanted]):
+        found = [each for each in GPUS if each.upper().split()[:len(wanted)] == wanted]
+    if len(found) != 1 or not wanted:
+        raise InputError(f"gpu {name!r} is not in the table; it has "
+                         f"{', '.join(wanted and found or GPUS)}")
+    return GPUS[found[0]]
 
 
 @dataclass(frozen=True)
@@ -92,6 +100,40 @@ class Roofline:
     def kv_bound_requests(self, context: float) -> float:
         """Requests of ``context`` tokens whose KV cache takes as long to read as the weights."""
         return self.weight_bytes / (self.kv_bytes_per_token * context)
+
+
+def roofline_of(config: str | os.PathLike, gpu: Gpu, tensor_parallel_size: int = 1,
+                kv_cache_dtype: str | None = None) -> Roofline:
+    """The bound of a model from its config.json, on each of the GPUs that share its layers.
+
+    Raises InputError, and MissingFigure where the config does not tell what a step reads.
+    """
+    model = read_config(config)
+    unknown = ("quantized weights" if model.get("quantization_config") else
+               "experts, of which a step reads those that are chosen" if chosen_experts(model) else
+               "")
+    layout = cache_layout(model, tensor_parallel_size, 1, kv_cache_dtype)
+    if unknown or layout.hybrid:
+        raise MissingFigure(f"{model.path}: {unknown or 'layers that do not keep every token'}: "
+                            "no bound of the step time is known here")
+    layers = sum(layer_parameters(model, tensor_parallel_size))
+    weights = (layers + one_table(model, tensor_parallel_size)) * model.element_bytes
+    return Roofline(gpu, weights, layers, layout.kv_bytes_per_token)
+
+
+@dataclass(frozen=True)
+class GivenStepTime:
+    """Every step takes ``step`` seconds, whatever is in it."""
+
+    step: float
+    kind: ClassVar[str] = "given"
+
+    def __post_init__(self):
+        if not 0 < self.step < float("inf"):
+            raise InputError(f"step time {self.step:g} s must be above 0")
+
+    def seconds(self, tokens, kv_tokens=0):
+        return self.step + 0 * np.asarray(tokens)
 
 
 @dataclass(frozen=True)
@@ -179,33 +221,58 @@ def read_load_runs(path: str | os.PathLike) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a trace comes to in time. Arrays of shape (steps,) and (requests,), NaN where undefined.
+    """What a simulation comes to in time; seconds, arrays of shape (requests,), NaN where undefined.
 
-    seconds: of each step; one without work counts as a step of no tokens. ttft: from the start of
+    duration: of all steps; one without work counts as a step of no tokens. ttft: from the start of
     the step of arrival to the end of that of the first token. tpot: mean time of a further token.
-    throughput: generated tokens a second over all steps. kind: "estimated", with relative_error,
-    or what the step time is a bound of: then throughput is the most and ttft, tpot the least.
+    throughput: generated tokens a second over all steps. kind: "given", "estimated", with
+    relative_error, or a bound of the step time: then throughput is the most and ttft, tpot, duration
+    the least.
     """
 
     kind: str
     relative_error: float | None
-    seconds: np.ndarray
+    duration: float
     throughput: float
     ttft: np.ndarray
     tpot: np.ndarray
 
 
-def estimate(trace: Trace, step_time: Roofline | StepTime) -> Estimate:
+def times_to_json(times: Estimate | None, reason: str | None = None) -> dict:
+    """``times`` of simulate --json: null where there are none, as of a workload without requests."""
+    return {"kind": times and times.kind, "relative_error": times and times.relative_error,
+            "duration_s": times and times.duration,
+            "throughput_tokens_per_s": times.throughput if times and times.duration else None,
+            "ttft_s": quantiles(times.ttft if times else ()),
+            "tpot_s": quantiles(times.tpot if times else ()), "reason": reason}
+
+
+def quantiles(seconds) -> dict:
+    """Median and 99th percentile of those that are known."""
+    known = np.asarray(seconds, dtype=float)
+    known = known[np.isfinite(known)]
+    middle, high = np.percentile(known, (50, 99)).tolist() if len(known) else (None, None)
+    return {"median": middle, "p99": high}
+
+
+def estimate(trace: Trace, step_time: Roofline | StepTime | GivenStepTime) -> Estimate:
     """Throughput, TTFT and TPOT of a traced simulation."""
     table = trace.table()
     seconds = step_time.seconds(table["tokens"], table["kv_tokens"])
     ends = np.cumsum(seconds)
     arrived = np.array([request.at for request in trace.requests], dtype=int)
-    outputs = np.array([request.max_tokens for request in trace.requests], dtype=int)
-    first, last = (np.empty(len(outputs)) for _ in range(2))
+    first, last = (np.empty(len(arrived)) for _ in range(2))
     for times, (steps, requests) in ((first, trace.first_token.T), (last, trace.finished.T)):
         times[requests] = ends[steps]
-    with np.errstate(invalid="ignore"):
-        tpot = (last - first) / np.where(outputs > 1, outputs - 1, np.nan)
-    return Estimate(step_time.kind, getattr(step_time, "relative_error", None), seconds,
-                    float(outputs.sum() / seconds.sum()), first - (ends - seconds)[arrived], tpot)
+    return estimate_of(step_time, float(seconds.sum()), (ends - seconds)[arrived], first, last,
+                       [request.max_tokens for request in trace.requests])
+
+
+def estimate_of(step_time, duration: float, arrived, first, last, outputs) -> Estimate:
+    """The same from when each request arrived, had its first token and its last, seconds, and how
+    many tokens it put out; of shape (requests,)."""
+    arrived, first, last, outputs = (np.asarray(v, dtype=float)
+                                     for v in (arrived, first, last, outputs))
+    tpot = (last - first) / np.where(outputs > 1, outputs - 1, np.nan)
+    return Estimate(step_time.kind, getattr(step_time, "relative_error", None), duration,
+                    float(outputs.sum() / duration) if duration else np.nan, first - arrived, tpot)
