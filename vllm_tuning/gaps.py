@@ -11,6 +11,8 @@ from .uncertain import is_known
 from .units import GIB
 
 _AXIS = {"k1": "max_num_batched_tokens", "k2": "max_num_seqs"}
+GROUP_1 = "group 1: the sampler run, which tells K2"
+GROUP_2 = "group 2: the model run, which tells K1"
 
 
 def serve_flags(max_num_seqs: int, max_num_batched_tokens: int) -> str:
@@ -116,11 +118,11 @@ def next_launches(model) -> list[NextLaunch]:
         else:
             steps = [seqs[0] // 2] * (seqs[0] >= 256) + [4 * seqs[-1], 2 * seqs[-1], 8 * seqs[-1]]
             pairs = [pair for step in steps if (pair := (step, max(tokens, step))) not in seen][:1]
-        wanted += [(*pair, "group 1: the sampler run, which tells K2") for pair in pairs]
+        wanted += [(*pair, GROUP_1) for pair in pairs]
     if not is_known(model.k1):
         sure = [l for l in group["model"] if 64 * (l.max_num_seqs or 1) <= l.max_num_batched_tokens]
         tokens = max((l.max_num_batched_tokens for l in sure), default=None)
         seqs = min([16, *(l.max_num_seqs or 16 for l in sure)])
         budgets = [4096, 16384] if not sure else [4 * tokens if tokens <= 8192 else tokens // 4]
-        wanted += [(seqs, b, "group 2: the model run, which tells K1") for b in budgets]
+        wanted += [(seqs, b, GROUP_2) for b in budgets]
     return [NextLaunch(*launch) for launch in wanted if launch[:2] not in seen]

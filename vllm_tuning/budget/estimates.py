@@ -74,17 +74,24 @@ def non_torch(server: Server) -> Estimate:
     return Estimate(size * GIB, (0.10 if several else 0.01 if server.old else 0.135) * GIB)
 
 
-def activation(config: ModelConfig, server: Server) -> Estimate:
-    """P(B, C) of ``branches.peak_activation`` with K1, K2 and k of the shapes, and the workspace of
-    the experts, which stays while the sampler runs."""
+def profile_slopes(config: ModelConfig, server: Server) -> tuple[float, float, float]:
+    """K1, K2 and k of the shapes, bytes per token, per request and per token. What the experts keep
+    stays while the sampler runs, so it is in K1 and in k."""
     hidden, vocabulary = config.count("hidden_size"), config.count("vocab_size")
-    seqs, tokens = server.max_num_seqs, server.max_num_batched_tokens
-    factor = (K2_TRITON if not server.old else K2_SORT if seqs >= 128 else K2_SORT_FEW)
+    factor = (K2_TRITON if not server.old else K2_SORT if server.max_num_seqs >= 128 else
+              K2_SORT_FEW)
     width = 0 if chosen_experts(config) else (
         config.optional("intermediate_size") or config.optional("ffn_dim") or 4 * hidden)
-    peak = peak_activation(tokens, seqs, K1_PER_WIDTH * (width + hidden), 0.0, factor * vocabulary,
-                           0.0, hidden_state_bytes(hidden, config.element_bytes))
-    peak = float(peak) + expert_workspace(config, server)
+    kept = expert_workspace(config, server) / server.max_num_batched_tokens
+    return (K1_PER_WIDTH * (width + hidden) + kept, factor * vocabulary,
+            hidden_state_bytes(hidden, config.element_bytes) + kept)
+
+
+def activation(config: ModelConfig, server: Server) -> Estimate:
+    """P(B, C) of ``branches.peak_activation`` without intercepts, by ``profile_slopes``."""
+    k1, k2, k = profile_slopes(config, server)
+    peak = float(peak_activation(server.max_num_batched_tokens, server.max_num_seqs, k1, 0.0, k2,
+                                 0.0, k))
     newer = release(server.vllm_version) >= (0, 20) or not release(server.vllm_version)
     return Estimate(peak, (0.20 if newer else 0.03) * peak + 0.01 * GIB)
 
