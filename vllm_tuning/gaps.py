@@ -104,9 +104,12 @@ def repeats_differ(model):
                          "or something else was changed, or another process was on the GPU.")
 
 
-def next_launches(model) -> list[NextLaunch]:
-    """The launches that would identify what is missing: group 1 moves C, group 2 moves B."""
-    seen = {(f.launch.max_num_seqs, f.launch.max_num_batched_tokens) for f in model.launches}
+def next_launches(model, tried=()) -> list[NextLaunch]:
+    """The launches that would identify what is missing: group 1 moves C, group 2 moves B.
+
+    tried: (mns, mnbt) that were launched to no avail, such as those that failed.
+    """
+    seen = {*tried} | {(f.launch.max_num_seqs, f.launch.max_num_batched_tokens) for f in model.launches}
     group = {branch: [f.launch for f in model.launches if f.branch == branch]
              for branch in ("model", "sampler")}
     wanted = []

@@ -204,7 +204,7 @@ def step_text(step, paint=plain) -> str:
 
 def measured_text(found, paint=plain) -> str:
     """The launches that were made, the answer or what they tell, and how the check launch agrees."""
-    made = [replace(launch, where=launch.source) for launch in found.launches]
+    made = [replace(launch, where=launch.source.partition(":")[0]) for launch in found.launches]
     lines = [launches_text(made, (), paint), "",
              answer_text(found.optimum, paint) if found.optimum else fit_text(found.model, paint)]
     if found.verification:

@@ -1,6 +1,7 @@
 """Which launches to make, and making them."""
 
 import json
+import shutil
 import sys
 from contextlib import contextmanager
 from pathlib import Path
@@ -158,7 +159,8 @@ def _bar():
         if not bars:
             bars.append(click.progressbar(length=count, label="launches", file=sys.stderr,
                                           show_eta=False, show_percent=False, show_pos=True,
-                                          width=12, item_show_func=lambda item: item))
+                                          width=8, item_show_func=lambda text: text and text[
+                                              :shutil.get_terminal_size().columns - 30]))
             bars[0].__enter__()
         bar, = bars
         bar.length, bar.pos, bar.current_item = count, done, text

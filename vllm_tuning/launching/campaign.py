@@ -3,9 +3,10 @@
 import os
 import shlex
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ..gaps import next_launches
 from ..launches import Launch, read_launches, write_whole
 from ..memory_model import MemoryModel, model_of
 from ..optimum import Optimum, find_optimum
@@ -53,7 +54,7 @@ def measured(command: list[str], output, table, workload: Workload | None, verif
         name: value for name, value in server.items() if name in (
             "max_model_len", "tensor_parallel_size", "pipeline_parallel_size")},
         **({"utilization": server["gpu_memory_utilization"]}
-           if "gpu_memory_utilization" in server else {}), **gpu))
+           if "gpu_memory_utilization" in server else {}), **gpu).launches)
     with Folder(output, grace) as folder:
         folder.check(command)
         _keep(config, folder)
@@ -65,19 +66,19 @@ def measured(command: list[str], output, table, workload: Workload | None, verif
             _keep(config or _config_of(name), folder)  # the first launch may have fetched it
             model, learned = _fitted(folder, workload, chunked)
             if done == len(wanted) and not table and model:
-                more = [flags for flags in _flags(model) if flags not in wanted]
+                more = _flags(next_launches(model, wanted))
                 wanted += more[:max(0, 4 + EXTRA - len(wanted))]
                 count = len(wanted) + verify
         model = model_of([folder.path])
         found = Measured(folder.path / TABLE, tuple(folder.launches()), model,
                          workload and find_optimum(model, workload, chunked))
-        if not verify or not found.optimum.recommended:
-            return found
-        best = found.optimum.recommended
-        make(folder, command, (best.max_num_seqs, best.max_num_batched_tokens), timeout, VERIFY,
-             lambda text: show(f"{text} (verify)", done, count))
-        return Measured(found.table, found.launches, model, found.optimum,
-                        verified([folder.path], found.optimum))
+        best = found.optimum.recommended if verify else None
+        if best:
+            make(folder, command, (best.max_num_seqs, best.max_num_batched_tokens), timeout, VERIFY,
+                 lambda text: show(f"{text} (verify)", done, count))
+            found = replace(found, verification=verified([folder.path], found.optimum))
+        show("", done + bool(best), count)
+        return found
 
 
 def _settings(command: list[str]) -> dict:
@@ -103,20 +104,18 @@ def _keep(config, folder: Folder) -> None:
         write_whole(kept, Path(config).read_text(encoding="utf-8"))
 
 
-def _flags(plan) -> list[tuple[int, int]]:
-    """(mns, mnbt) of a Plan's launches, or of those that a model misses."""
-    launches = plan.next_launches if isinstance(plan, MemoryModel) else plan.launches
+def _flags(launches) -> list[tuple[int, int]]:
+    """(mns, mnbt) of each, none twice."""
     return list(dict.fromkeys((launch.max_num_seqs, launch.max_num_batched_tokens)
                               for launch in launches))
 
 
 def _read_plan(table) -> list[tuple[int, int]]:
-    flags = []
-    for launch in read_launches(table):
+    launches = read_launches(table)
+    for launch in launches:
         if not launch.max_num_seqs or not launch.max_num_batched_tokens:
             raise InputError(f"{launch.where}: needs max_num_seqs and max_num_batched_tokens")
-        flags.append((launch.max_num_seqs, launch.max_num_batched_tokens))
-    return list(dict.fromkeys(flags))
+    return _flags(launches)
 
 
 def _fitted(folder: Folder, workload, chunked) -> tuple[MemoryModel | None, str]:
@@ -127,7 +126,7 @@ def _fitted(folder: Folder, workload, chunked) -> tuple[MemoryModel | None, str]
         return None, ""
     best = workload and find_optimum(model, workload, chunked).recommended
     if best:
-        return model, f"; so far {best.flags}"
+        return model, f"; so far mns {best.max_num_seqs}, mnbt {best.max_num_batched_tokens}"
     known = [f"{name.upper()} {value.n / 2**20:.3g} MiB" for name in ("k1", "k2")
              if is_known(value := getattr(model, name))]
     return model, "".join(f"; {text}" for text in known)
