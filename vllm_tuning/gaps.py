@@ -126,6 +126,10 @@ def next_launches(model, tried=()) -> list[NextLaunch]:
         sure = [l for l in group["model"] if 64 * (l.max_num_seqs or 1) <= l.max_num_batched_tokens]
         tokens = max((l.max_num_batched_tokens for l in sure), default=None)
         seqs = min([16, *(l.max_num_seqs or 16 for l in sure)])
-        budgets = [4096, 16384] if not sure else [4 * tokens if tokens <= 8192 else tokens // 4]
+        if not sure:
+            budgets = [4096, 16384]
+        else:
+            steps = (4 * tokens, tokens // 4) if tokens <= 8192 else (tokens // 4, 2 * tokens)
+            budgets = [budget for budget in steps if (seqs, budget) not in seen][:1]
         wanted += [(seqs, b, GROUP_2) for b in budgets]
     return [NextLaunch(*launch) for launch in wanted if launch[:2] not in seen]

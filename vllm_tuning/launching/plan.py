@@ -239,12 +239,16 @@ def _candidates(model: MemoryModel, point, workload: Workload, least_budget: int
             for value, name in zip(point, ("max_num_seqs", "max_num_batched_tokens"))]
     longest = max(workload.length, max(launch.max_model_len or 1 for launch in launched))
     least_seqs = 128 if point[0].n >= 128 else 2
+    usual = min((fitted.launch.max_num_batched_tokens for fitted in model.launches
+                 if fitted.branch == "sampler"), default=SMALLEST)
     for seqs in _powers(FEW, most[0]):
         for tokens in _powers(max(seqs, SMALLEST), most[1]):
             budget = max(tokens, least_budget)
             sampler, certain = _branch(model, seqs, budget)
-            if certain and (seqs >= least_seqs or not sampler) and model.pool(
-                    seqs, budget).n >= model.request_bytes(longest, budget):
+            if sampler and (seqs < least_seqs or not model.k.s and budget > max(
+                    seqs, usual, least_budget)):
+                continue  # group 1 keeps its budget, unless hidden states are to be measured
+            if certain and model.pool(seqs, budget).n >= model.request_bytes(longest, budget):
                 yield seqs, budget
 
 

@@ -18,6 +18,7 @@ from .folder import VERIFY
 from .plan import with_open_k
 
 TWO_SIDED_95 = 1.959963984540054  # quantile of the normal distribution
+POOL = "KV cache"
 FAR = 0.01  # of the pool: beyond it the launch belongs into the fit
 
 
@@ -48,17 +49,19 @@ class Check:
 
 @dataclass(frozen=True)
 class Verification:
-    """The check launch beside its prediction. ``requests``: full ones that its pool really holds."""
+    """The check launch beside its prediction. ``requests``: full ones that its pool really holds;
+    ``reason``: why there is nothing to compare."""
 
     launch: Launch
     checks: tuple[Check, ...]
     requests: float | None = None
+    reason: str | None = None
 
     @property
     def verdict(self) -> str:
         """A sentence for the reader."""
         if not self.checks:
-            return f"Not verified: {self.launch.error or 'the launch printed no figure'}."
+            return f"Not verified: {self.reason}."
         failed = (f" But it did not come up: {self.launch.error}."
                   if self.launch.status == "failed" else "")
         return f"{self._agreement} {self._room}".rstrip() + failed
@@ -70,13 +73,14 @@ class Verification:
 
     @property
     def _agreement(self) -> str:
-        outside = [check for check in self.checks if not check.within]
+        pools = {check.unit: check.predicted.n for check in self.checks if check.name == POOL}
+        outside = {abs(check.difference.n) / pools.get(check.unit, check.predicted.n): check
+                   for check in self.checks if not check.within}
         if not outside:
             return "As predicted: every figure is within its error bars."
-        worst = max(outside, key=lambda check: abs(check.difference.n / check.difference.s))
-        share = max(abs(check.difference.n / check.predicted.n) for check in outside)
-        how = f"{worst.name} differs by {worst.difference.n / worst.predicted.n:+.2%}"
-        return (f"Close, outside of the error bars: {how}. That is below 1 %." if share <= FAR else
+        share, worst = max(outside.items())
+        how = f"{worst.name} differs by {worst.difference.n:+,.4g} {worst.unit}, {share:.2%} of the pool"
+        return (f"Close, but outside of the error bars: {how}." if share <= FAR else
                 f"Not as predicted: {how}. Add this launch to the others and ask again.")
 
     @property
@@ -102,18 +106,19 @@ def verify(optimum: Optimum, launch: Launch) -> Verification:
     Pool and peak in GiB, the KV cache in tokens; those that the launch prints and the model knows.
     """
     model, flags = optimum.model, (launch.max_num_seqs, launch.max_num_batched_tokens)
-    open_model = with_open_k(model)
-    pool = open_model.pool(*flags)
+    if optimum.max_num_seqs is None:
+        return Verification(launch, (), reason=f"the others predict nothing, {optimum.reason}")
+    pool = with_open_k(model).pool(*flags)
     sized = Pool(model, optimum.workload, 1)
     checks = [
-        _in_gib("KV cache", pool, model, launch, "kv_cache"),
+        _in_gib(POOL, pool, model, launch, "kv_cache"),
         _in_gib("peak activation", model.left_over - model.graph_charge - pool, model, launch,
                 "peak_activation"),
         launch.kv_cache_tokens and (tokens := sized.whole_tokens(*flags)) and Check(
-            "KV cache", "tokens", ufloat(tokens, sized.stderr(*flags)),
-            exact(launch.kv_cache_tokens))]
+            POOL, "tokens", ufloat(tokens, sized.stderr(*flags)), exact(launch.kv_cache_tokens))]
     return Verification(launch, tuple(check for check in checks if check),
-                        _requests(optimum, launch))
+                        _requests(optimum, launch),
+                        launch.error or "the launch printed neither its pool nor its peak")
 
 
 def _in_gib(name: str, predicted: UFloat, model: MemoryModel, launch: Launch,
