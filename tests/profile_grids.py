@@ -73,9 +73,9 @@ class Grid:
         activation = next(p.value for p in empty.parts if p.name == "activation")
         taken = empty.total_memory - empty.pool.value - activation
         plan = plan_launches(config, REQUESTS, gpu_memory=self.left_over + taken, **DEVICE)
-        return [min(self.launchable, key=lambda flags: abs(math.log(
-            flags[0] / launch.max_num_seqs)) + abs(math.log(flags[1] / launch.max_num_batched_tokens)))
-                for launch in plan.launches]
+        wanted = [(launch.max_num_seqs, launch.max_num_batched_tokens) for launch in plan.launches]
+        return [min(self.launchable, key=lambda flags: sum(
+            abs(math.log(each / value)) for each, value in zip(flags, launch))) for launch in wanted]
 
     def error(self, flags, config):
         """How far C* or B* is from that of all rows, the larger; inf without an answer."""

@@ -36,7 +36,8 @@ def wait_for_ever():
         time.sleep(1)
 
 
-model, seqs, tokens = sys.argv[2], int(flag("--max-num-seqs")), int(flag("--max-num-batched-tokens"))
+model = sys.argv[2]
+seqs, tokens = int(flag("--max-num-seqs")), int(flag("--max-num-batched-tokens"))
 behaviour, _, only = flag("--behaviour", "").partition("@")
 behaviour = behaviour if not only or int(only) == seqs else ""
 peak = max(147456 * tokens, 3094568 * seqs + 8192 * tokens)
@@ -72,9 +73,10 @@ if behaviour == "hangs":
 if behaviour == "killed":
     os.kill(os.getpid(), signal.SIGKILL)
 if debug:
-    say(worker.replace("INFO", "DEBUG") + "[gpu_worker.py:520] Memory profiling takes 9.10 seconds. "
-        f"Total non KV cache memory: {2.02 + peak / GIB:.2f}GiB; torch peak memory increase: "
-        f"{peak / GIB:.2f}GiB; total consumed (from mem_get_info): 2.02GiB; weights memory: 1.96GiB.")
+    say(worker.replace("INFO", "DEBUG") + "[gpu_worker.py:520] Memory profiling takes 9.10 "
+        f"seconds. Total non KV cache memory: {2.02 + peak / GIB:.2f}GiB; torch peak memory "
+        f"increase: {peak / GIB:.2f}GiB; total consumed (from mem_get_info): 2.02GiB; weights "
+        "memory: 1.96GiB.")
 say(worker + f"[gpu_worker.py:759] Available KV cache memory: {round(pool / GIB, 2)} GiB")
 if pool < 0:
     sys.exit("ValueError: No available memory for the cache blocks. Try increasing "
@@ -87,11 +89,11 @@ if behaviour == "oom":
              "initializing the engine.")
 say(worker + "[gpu_worker.py:1034] Free memory on device (9.8/10.0 GiB) on startup. Desired GPU "
     "memory utilization is (0.6, 6.0 GiB). Actual usage is 2.02 GiB for consumed memory (weights + "
-    f"non-torch), {round(peak / GIB, 2)} GiB for peak activation, and 0.0 GiB for CUDAGraph memory. "
-    f"Replace gpu_memory_utilization config with `--kv-cache-memory={pool - 150 * 2**20}` "
+    f"non-torch), {round(peak / GIB, 2)} GiB for peak activation, and 0.0 GiB for CUDAGraph "
+    f"memory. Replace gpu_memory_utilization config with `--kv-cache-memory={pool - 150 * 2**20}` "
     f"({(pool - 150 * 2**20) / GIB:.2f} GiB) to fit into requested memory, or "
-    "`--kv-cache-memory=7793022199` (7.26 GiB) to fully utilize gpu memory. Current kv cache memory "
-    f"in use is {round(pool / GIB, 2)} GiB.")
+    "`--kv-cache-memory=7793022199` (7.26 GiB) to fully utilize gpu memory. Current kv cache "
+    f"memory in use is {round(pool / GIB, 2)} GiB.")
 say(engine + "[core.py:402] init engine (profile, create kv cache, warmup model) took 10.60 s")
 say("INFO:     Application startup complete.")
 wait_for_ever()

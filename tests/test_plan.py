@@ -66,7 +66,7 @@ def test_each_launch_lies_in_its_branch(tmp_path):
 @pytest.mark.parametrize("version", ["0.11.0", "0.19.0", None])
 def test_the_rules_of_vllm_and_of_the_plan(config, gpu, version):
     plan = plan_launches(config, Workload(1024, 256), max_model_len=4096,
-                         **{"gpu": gpu} if gpu else {}, **{"vllm_version": version} if version else {})
+                         gpu=gpu, vllm_version=version)
     (c1, b1), (c2, b2), (c3, b3), (c4, b4) = ((launch.max_num_seqs, launch.max_num_batched_tokens)
                                               for launch in plan.launches)
     assert all(seqs <= tokens for seqs, tokens in ((c1, b1), (c2, b2), (c3, b3), (c4, b4)))
@@ -87,7 +87,7 @@ def test_without_chunked_prefill_a_step_holds_a_whole_prompt():
 
 
 def test_the_error_of_a_slope_by_hand():
-    """Two readings, each off by s: sqrt(2) s / distance; rounding to 0.01 GiB: s = 0.005 / sqrt(3)."""
+    """Two readings, each off by s: sqrt(2) s / distance; 0.01 GiB leave s = 0.005 GiB / sqrt(3)."""
     assert slope_error((128, 512), 3.0) == pytest.approx(math.sqrt(2) * 3 / 384)
     rounding = 0.005 * GIB / math.sqrt(3)
     assert slope_error((128, 512), rounding) < 0.01 * 14.94 * 128256
@@ -133,7 +133,8 @@ def test_an_assumed_k_is_worth_a_launch(tmp_path):
     """Without config.json and with one budget in group 1 hidden states stay open: up to 16 KiB."""
     (tmp_path / "launches.csv").write_text(
         "max_num_seqs,max_num_batched_tokens,kv_cache_gib,kv_cache_tokens,block_size\n"
-        "128,512,3.6,472416,32\n512,512,2.5,327360,32\n16,2048,3.7,484416,32\n16,8192,2.85,373824,32\n")
+        "128,512,3.6,472416,32\n512,512,2.5,327360,32\n16,2048,3.7,484416,32\n"
+        "16,8192,2.85,373824,32\n")
     answer = json.loads(run(tmp_path, "--input-len", 1024, "--output-len", 256, "--json").stdout)
     seqs, tokens = answer["next"]["max_num_seqs"], answer["next"]["max_num_batched_tokens"]
     assert tokens > 512 and 3094568 * seqs > 147456 * tokens  # another budget, the sampler's branch
@@ -144,7 +145,8 @@ def test_an_assumed_k_is_worth_a_launch(tmp_path):
 
 
 @pytest.mark.parametrize("args, code, named", [
-    (["nowhere", "--input-len", 5, "--output-len", 5], 1, "nowhere"), (["llama-3-8b-2-layers"], 2, "--input-len"),
+    (["nowhere", "--input-len", 5, "--output-len", 5], 1, "nowhere"),
+    (["llama-3-8b-2-layers"], 2, "--input-len"),
     (["--input-len", 5], 2, "together"), (["--gpu", "H7"], 2, "H7"),
     ([CONFIGS[0], CONFIGS[1]], 2, "one CONFIG"), ([os.devnull + ".json"], 1, "null.json")])
 def test_bad_input_is_one_line(args, code, named):

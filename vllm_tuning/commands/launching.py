@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from ..units import InputError
-from .options import Gib, Size, config_option, json_option, on_a_terminal
+from .options import Gib, Size, json_option, on_a_terminal
 
 
 def _lengths(command):
@@ -96,8 +96,8 @@ def _given(flags: dict) -> dict:
     if flags.get("gpu"):
         flags["gpu"] = flags["gpu"].upper().replace(" ", "-")
         if flags["gpu"] not in TOTAL_MEMORY:
-            raise click.UsageError(f"--gpu {flags['gpu']}: known are {', '.join(TOTAL_MEMORY)}; else "
-                                   "give --gpu-memory GIB as vLLM prints it")
+            raise click.UsageError(f"--gpu {flags['gpu']}: known are {', '.join(TOTAL_MEMORY)}; "
+                                   "else give --gpu-memory GIB as vLLM prints it")
     return {name: value for name, value in flags.items() if value is not None}
 
 
@@ -118,7 +118,8 @@ def _given(flags: dict) -> dict:
               show_default=True, metavar="S", help="Seconds that a server may take to its figures.")
 @click.option("--grace", type=click.FloatRange(0), default=30, show_default=True, metavar="S",
               help="Seconds from SIGTERM to SIGKILL.")
-@config_option
+@click.option("--config", metavar="FILE", help="The model's config.json. Default: that in MODEL's "
+              "folder, or in Hugging Face's cache.")
 @json_option
 def measure(command, output, table, input_len, output_len, verify, timeout, grace, config, as_json,
             **gpu):

@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import re
 import shlex
 import time
 from dataclasses import replace
@@ -64,7 +65,11 @@ class Folder:
         return path
 
     def check(self, command: list[str]) -> None:
-        """Raises InputError where the folder's logs are those of another command."""
+        """Raises InputError where the folder holds launches of another command, or other ones."""
+        for launch in (*self.launches(), *self.launches(VERIFY)):
+            if not re.match(r"mns\d+-mnbt\d+\.log:", launch.source or ""):
+                raise InputError(f"{launch.where}: measure did not make this launch; give another "
+                                 "-o DIR")
         for path in sorted((self.path / LOGS).glob("mns*.log")):
             with path.open(encoding="utf-8", errors="replace") as file:
                 first = file.readline().removeprefix("+ ").rstrip("\n")

@@ -1,4 +1,4 @@
-"""Makes launches one after another: starts the server, waits for its figures, stops it, reads its log.
+"""Makes a launch: starts the server, waits for its figures, stops it, reads its log.
 
 Each is in DIR/launches.csv as soon as it is made, so a driver that was stopped in whatever way goes
 on where it was.
@@ -29,7 +29,7 @@ _OURS = ("--max-num-seqs", "--max-num-batched-tokens", "--port")
 
 
 def check_command(command: list[str]) -> None:
-    """Raises InputError where ``measure`` cannot start it, or where it sets the driver's own flags."""
+    """Raises InputError where there is no such program, or where it sets the driver's own flags."""
     for argument in command:
         name = argument.partition("=")[0].replace("_", "-")
         if name in _OURS:
@@ -101,7 +101,7 @@ def _wait(server: Server, log: Path, timeout: float, show) -> str | None:
 
 
 def _read(log: Path, flags: tuple[int, int], outcome: str | None) -> list[Launch]:
-    """The launches of a log; one that failed has vLLM's reason, else how it ended and its last line."""
+    """A log's launches; a failed one has vLLM's reason, else how it ended and its last line."""
     try:
         launches = read_log(log)
     except InputError:

@@ -16,7 +16,7 @@ from uncertainties import covariance_matrix, ufloat
 from ..branches import least_squares
 from ..budget.capacity import Capacity, capacity
 from ..budget.estimates import Server, profile_slopes
-from ..gaps import GROUP_1, GROUP_2, NextLaunch
+from ..gaps import GROUP_1, GROUP_2, NextLaunch, serve_flags
 from ..memory_model import MemoryModel
 from ..model_config import ModelConfig
 from ..optimum import Optimum, optimum_of, refined_point
@@ -189,8 +189,8 @@ class Step:
 def next_launch(optimum: Optimum, least_budget: int = 1) -> Step:
     """The launch after which the error of C* is expected to be smallest.
 
-    A reading y with the error s takes cov(C*, y)^2 / (var(y) + s^2) off the variance of C*, whatever
-    it will show: the law is linear in its parameters. Launches with up to four times the answer's
+    A reading y with the error s takes cov(C*, y)^2 / (var(y) + s^2) off the variance of C*,
+    whatever it will show: the law is linear in its parameters. Launches with up to four times the answer's
     flags are tried that leave the pool a request and are clear of the bend. It is enough where the
     recommendation would gain less than a request, or than 0.1 %.
     """
@@ -212,11 +212,13 @@ def next_launch(optimum: Optimum, least_budget: int = 1) -> Step:
     variance, *flags = min(good, key=lambda each: _distance(each[1:], point))
     after = math.sqrt(variance)
     if NORMAL_95 * (seqs.s - after) < max(1.0, 0.001 * seqs.n):
-        return Step(None, f"Enough: the best next launch, {NextLaunch(*flags, '').flags}, would "
-                    "gain less than one request or 0.1 %.", seqs.n, seqs.s, after)
+        return Step(None, f"Enough: the best next launch, {serve_flags(*flags)}, would gain less "
+                    "than one request or 0.1 %.", seqs.n, seqs.s, after)
     sampler = _branch(model, *flags)[0]
-    return Step(NextLaunch(*flags, GROUP_1 if sampler else GROUP_2),
-                "It shrinks the error of the recommendation most.", seqs.n, seqs.s, after)
+    why = "It shrinks the error of the recommendation most."
+    if sampler and model.k_source == "assumed 0":
+        why += " It tells k, the hidden states; --config config.json tells them without a launch."
+    return Step(NextLaunch(*flags, GROUP_1 if sampler else GROUP_2), why, seqs.n, seqs.s, after)
 
 
 def with_open_k(model: MemoryModel) -> MemoryModel:

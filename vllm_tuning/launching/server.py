@@ -47,8 +47,8 @@ class Server:
 def executable(command: list[str]) -> None:
     """Raises InputError where there is no such program."""
     if not shutil.which(command[0]):
-        raise InputError(f"{command[0]}: no such program on the PATH; activate the environment that "
-                         "vLLM is installed in, or give its path")
+        raise InputError(f"{command[0]}: no such program on the PATH; activate the environment "
+                         "that vLLM is installed in, or give its path")
 
 
 def free_port() -> int:

@@ -79,7 +79,8 @@ class Verification:
         if not outside:
             return "As predicted: every figure is within its error bars."
         share, worst = max(outside.items())
-        how = f"{worst.name} differs by {worst.difference.n:+,.4g} {worst.unit}, {share:.2%} of the pool"
+        how = (f"{worst.name} differs by {worst.difference.n:+,.4g} {worst.unit}, {share:.2%} of "
+               "the pool")
         return (f"Close, but outside of the error bars: {how}." if share <= FAR else
                 f"Not as predicted: {how}. Add this launch to the others and ask again.")
 
