@@ -6,6 +6,7 @@ import click
 
 from .commands.budget import budget
 from .commands.launches import fit, read, recommend, report
+from .commands.launching import measure, plan
 from .commands.options import complain
 from .commands.simulate import simulate
 from .units import InputError
@@ -39,5 +40,5 @@ def main():
     """
 
 
-for command in (read, fit, recommend, report, budget, simulate):
+for command in (read, fit, recommend, report, budget, plan, measure, simulate):
     main.add_command(command)

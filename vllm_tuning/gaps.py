@@ -11,6 +11,8 @@ from .uncertain import is_known
 from .units import GIB
 
 _AXIS = {"k1": "max_num_batched_tokens", "k2": "max_num_seqs"}
+GROUP_1 = "group 1: the sampler run, which tells K2"
+GROUP_2 = "group 2: the model run, which tells K1"
 
 
 def serve_flags(max_num_seqs: int, max_num_batched_tokens: int) -> str:
@@ -102,9 +104,12 @@ def repeats_differ(model):
                          "or something else was changed, or another process was on the GPU.")
 
 
-def next_launches(model) -> list[NextLaunch]:
-    """The launches that would identify what is missing: group 1 moves C, group 2 moves B."""
-    seen = {(f.launch.max_num_seqs, f.launch.max_num_batched_tokens) for f in model.launches}
+def next_launches(model, tried=()) -> list[NextLaunch]:
+    """The launches that would identify what is missing: group 1 moves C, group 2 moves B.
+
+    tried: (mns, mnbt) that were launched to no avail, such as those that failed.
+    """
+    seen = {*tried} | {(f.launch.max_num_seqs, f.launch.max_num_batched_tokens) for f in model.launches}
     group = {branch: [f.launch for f in model.launches if f.branch == branch]
              for branch in ("model", "sampler")}
     wanted = []
@@ -116,11 +121,15 @@ def next_launches(model) -> list[NextLaunch]:
         else:
             steps = [seqs[0] // 2] * (seqs[0] >= 256) + [4 * seqs[-1], 2 * seqs[-1], 8 * seqs[-1]]
             pairs = [pair for step in steps if (pair := (step, max(tokens, step))) not in seen][:1]
-        wanted += [(*pair, "group 1: the sampler run, which tells K2") for pair in pairs]
+        wanted += [(*pair, GROUP_1) for pair in pairs]
     if not is_known(model.k1):
         sure = [l for l in group["model"] if 64 * (l.max_num_seqs or 1) <= l.max_num_batched_tokens]
         tokens = max((l.max_num_batched_tokens for l in sure), default=None)
         seqs = min([16, *(l.max_num_seqs or 16 for l in sure)])
-        budgets = [4096, 16384] if not sure else [4 * tokens if tokens <= 8192 else tokens // 4]
-        wanted += [(seqs, b, "group 2: the model run, which tells K1") for b in budgets]
+        if not sure:
+            budgets = [4096, 16384]
+        else:
+            steps = (4 * tokens, tokens // 4) if tokens <= 8192 else (tokens // 4, 2 * tokens)
+            budgets = [budget for budget in steps if (seqs, budget) not in seen][:1]
+        wanted += [(seqs, b, GROUP_2) for b in budgets]
     return [NextLaunch(*launch) for launch in wanted if launch[:2] not in seen]

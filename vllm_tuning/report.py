@@ -5,6 +5,7 @@ interpreter, and makes an HTML page of it that needs no network. The same data g
 """
 
 import base64
+import itertools
 import os
 import re
 import sys
@@ -96,6 +97,20 @@ def expected(optimum: Optimum) -> str:
               f"{best.max_num_seqs:,} ({optimum.proviso})"))
     return table([name + tag(kind) for name, kind, _ in facts],
                  [[f"<strong>{fact}</strong>" for *_, fact in facts]])
+
+
+def check_launch(sources, optimum: Optimum) -> str:
+    """The launch in verify.csv beside the launches, predicted and measured; "" without one."""
+    from .launching.verify import verified
+
+    found = verified(sources, optimum)
+    if found is None:
+        return ""
+    rows = [(f"{check.name} ({check.unit})", number(check.predicted), number(check.measured),
+             "yes" if check.within else "<strong>no</strong>") for check in found.checks]
+    return (f'<h2 id="Check-launch">Check launch</h2><p><strong>{escape(found.verdict)}</strong></p>'
+            + table(("at the recommended flags", "predicted" + tag("estimated"),
+                     "printed" + tag("measured"), "within 95 % error bars"), rows))
 
 
 def parameters(model) -> str:
@@ -251,12 +266,19 @@ def run_template(out: Path, folder: Path, parameters: dict):
             failure = " ".join(f"{kind}: {getattr(error, 'evalue', error)}".split())
             live[-1].cells.insert(0, nbformat.v4.new_markdown_cell(f"**Failed:** `{failure}`"))
     notebook = live[-1]
+    notebook.cells = [cell for cell in notebook.cells if failure or cell.get("outputs")
+                      or "if-any" not in cell.metadata.get("tags", [])]
     notebook.metadata = {"kernelspec": notebook.metadata.kernelspec, "language_info": {
         "name": "python"}, "papermill": {"parameters": parameters}}
+    count = itertools.count(1)
     for i, cell in enumerate(notebook.cells):
         cell.id, cell.metadata = f"cell-{i}", {"tags": cell.metadata.get("tags", [])}
         if cell.cell_type == "code" and not failure:
             cell.outputs = [output for output in cell.outputs if output.get("name") != "stderr"]
+            cell.execution_count = next(count)
+            for output in cell.outputs:
+                if output.output_type == "execute_result":
+                    output.execution_count = cell.execution_count
     if failure:
         write_whole(out, nbformat.writes(notebook) + "\n")
         out.with_suffix(".html").unlink(missing_ok=True)  # it would belong to another run

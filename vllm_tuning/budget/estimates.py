@@ -80,14 +80,20 @@ def non_torch(server: Server) -> Estimate:
     return Estimate(size * GIB, spread * GIB)
 
 
-def activation(config: ModelConfig, server: Server) -> Estimate:
-    """P(B, C) of ``branches.peak_activation`` with K1, K2 and k of the shapes, and the workspace of
-    the experts, which stays while the sampler runs."""
+def profile_slopes(config: ModelConfig, server: Server) -> tuple[float, float, float]:
+    """K1, K2 and k of the shapes, bytes per token, per request and per token. What the experts keep
+    stays while the sampler runs, so it is in K1 and in k."""
     hidden, vocabulary = config.count("hidden_size"), config.count("vocab_size")
-    peak = peak_activation(server.max_num_batched_tokens, server.max_num_seqs,
-                           K1_PER_WIDTH * widest(config), 0.0, sampler_bytes(server) * vocabulary,
-                           0.0, hidden_state_bytes(hidden, config.element_bytes))
-    peak = float(peak) + expert_workspace(config, server)
+    kept = expert_workspace(config, server) / server.max_num_batched_tokens
+    return (K1_PER_WIDTH * widest(config) + kept, sampler_bytes(server) * vocabulary,
+            hidden_state_bytes(hidden, config.element_bytes) + kept)
+
+
+def activation(config: ModelConfig, server: Server) -> Estimate:
+    """P(B, C) of ``branches.peak_activation`` without intercepts, by ``profile_slopes``."""
+    k1, k2, k = profile_slopes(config, server)
+    peak = float(peak_activation(server.max_num_batched_tokens, server.max_num_seqs, k1, 0.0, k2,
+                                 0.0, k))
     newer = release(server.vllm_version) >= (0, 20) or not release(server.vllm_version)
     return Estimate(peak, (NEW_PEAK_SPREAD if newer else PEAK_SPREAD) * peak)
 
