@@ -1,0 +1,1 @@
+"""Plan the launches, make them, verify the answer."""
