@@ -1,1 +1,1 @@
-"""Plan the launches, make them, verify the answer."""
+"""Which launches to make, how to make them, and whether the answer held."""
