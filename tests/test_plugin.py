@@ -331,6 +331,22 @@ def test_surprises_cost_a_figure_and_not_the_server(vllm, caplog):
     assert "no max_num_seqs today" in warnings(caplog)[0]
 
 
+def test_a_worker_that_takes_no_attributes_starts(vllm, caplog):
+    class Slotted:
+        __slots__ = ("config",)
+
+        def __init__(self, config):
+            self.config = config
+
+        def determine_available_memory(self):
+            return POOL
+
+    vllm("9.9", **{V1: {"WorkerBase": Slotted}})
+    plugin.register()
+    assert Slotted("given").determine_available_memory() == POOL
+    assert "__init__" in warnings(caplog)[0] and not lines(caplog)
+
+
 def test_what_cannot_be_written_as_json_is_no_error(vllm, caplog):
     base = base_of(V1)
     vllm("0.32.0", **{V1: {"WorkerBase": base}, "gpu_worker": {
@@ -410,3 +426,27 @@ def test_read_takes_the_bytes_and_not_the_rounded_figures(tmp_path):
                  "max_model_len", "gpu_memory_utilization", "vllm_version"):
         assert getattr(launch, name) == figures[name], name
     assert launch.warnings == ("exact_figures",) and launch.status == "ok"
+
+
+def test_of_several_ranks_the_tightest_is_read(tmp_path):
+    ranks = [EXPECTED | {"rank": rank, "vllm_version": "0.27.0", "peak_activation": PEAK + rank * 1000,
+                         "kv_cache": POOL - rank * 1000} for rank in (0, 1)]
+    log = tmp_path / "tp2.log"
+    log.write_text("".join(
+        f"(Worker_TP{figures['rank']} pid={70 + figures['rank']}) INFO 06-01 10:00:0{second} [plugin.py:1] "
+        f"{marker} {json.dumps(figures)}\n"
+        for second, marker in enumerate((plugin.PROFILED, plugin.READY)) for figures in ranks))
+    launch, = read_log(log)
+    assert (launch.kv_cache, launch.peak_activation) == (POOL - 1000, PEAK + 1000)
+    assert launch.warnings == ("exact_figures",)
+
+
+@pytest.mark.parametrize("figures", ['{"kv_cache": 23622320128, "max_num_', "{kv_cache}", '{"kv_cache": [1]}',
+                                     '{"kv_cache": "many", "max_num_seqs": -4, "block_size": true}'])
+def test_a_damaged_line_gives_no_figure(tmp_path, figures):
+    log = tmp_path / "cut.log"
+    log.write_text("(Worker pid=7) INFO 06-01 10:00:00 [gpu_model_runner.py:1] Model loading took 15.0 GiB memory and 2 "
+                   f"seconds\n(Worker pid=7) INFO 06-01 10:00:09 [plugin.py:1] {plugin.PROFILED} {figures}")
+    launch, = read_log(log)
+    assert launch.model_weights == WEIGHTS
+    assert launch.kv_cache is launch.max_num_seqs is launch.block_size is None

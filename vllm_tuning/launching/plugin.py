@@ -47,8 +47,7 @@ def _watch(module: str, name: str) -> bool:
 
     @functools.wraps(init)
     def watched(worker, *args, **kwargs):
-        if "vllm_tuning_figures" not in vars(worker):
-            worker.vllm_tuning_figures = Figures(worker)
+        _safely("__init__", Figures.attach, worker)
         return init(worker, *args, **kwargs)
 
     watched.is_watched = True
@@ -92,6 +91,12 @@ class Figures:
                              ("_warm_up_model", self._around_warm_up)):  # V0
             if hasattr(type(worker), name):
                 setattr(worker, name, self._wrapped(name, around))
+
+    @classmethod
+    def attach(cls, worker) -> None:
+        """Once a worker: several base classes may be watched."""
+        if "vllm_tuning_figures" not in vars(worker):
+            worker.vllm_tuning_figures = cls(worker)
 
     # ---------------------------------------------------------------- around the worker's methods
 
