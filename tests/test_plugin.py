@@ -10,11 +10,13 @@ import subprocess
 import sys
 import tomllib
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
 
+from vllm_tuning import model_of, read_launches
 from vllm_tuning.launching import plugin
 from vllm_tuning.server_log import read_log
 
@@ -450,3 +452,24 @@ def test_a_damaged_line_gives_no_figure(tmp_path, figures):
     launch, = read_log(log)
     assert launch.model_weights == WEIGHTS
     assert launch.kv_cache is launch.max_num_seqs is launch.block_size is None
+
+
+# ---------------------------------------------------------------- the launches made with it
+
+
+def test_four_launches_foretell_the_fifth_up_to_the_allocators_granules():
+    folder = ROOT / "data/tiny-llama-simulated"
+    model, (fifth,) = model_of([folder]), read_launches(folder / "verify.csv")
+    pool = min(pool.n for pool in model.pools(fifth.max_num_seqs, fifth.max_num_batched_tokens))
+    by_hand = 701085696 + 24974848 - max(10240 * 11491, 193068 * 579 + 512 * 11491)
+    assert pool == pytest.approx(by_hand, abs=1)
+    assert 0 <= by_hand - fifth.kv_cache <= 16 * 512  # tensors alive at the peak, each rounded up
+
+
+@pytest.mark.parametrize("log", sorted((ROOT / "data/tiny-llama-simulated/logs").glob("*.log")), ids=lambda log: log.stem)
+def test_the_carried_logs_are_the_table(log):
+    table = [launch for name in ("launches.csv", "verify.csv")
+             for launch in read_launches(log.parent.parent / name)]
+    launch, = read_log(log)
+    same, = (row for row in table if row.source == log.stem)
+    assert replace(launch, source=same.source, model=same.model) == same

@@ -20,6 +20,7 @@ ROOT = HERE.parent.parent
 VENV = Path(os.environ.get("VLLM_TUNING_VLLM", "none"))
 GIB = 2**30
 DEVICE = GIB  # bytes of the simulated device
+TENSORS, GRANULE = 16, 512  # alive at the peak, at most; bytes that each is rounded up to
 FLAGS = ["--load-format", "dummy", "--skip-tokenizer-init", "--max-model-len", "2048", "--enforce-eager",
          "--block-size", "32"]
 MODEL = {
@@ -222,8 +223,7 @@ def test_measure_from_the_plan_to_the_verdict(model, environment, tmp_path, plug
     assert len(found["launches"]) >= 4 and all(launch["status"] == "ok" for launch in found["launches"])
     verify = found["verify"]
     checks = {(check["name"], check["unit"]): check for check in verify["checks"]}
-    print(json.dumps(verify, indent=1))
     assert verify["status"] == "ok" and verify["holds"] is True
-    pool = checks["KV cache", "GiB"]
-    assert pool["measured"] == pytest.approx(pool["predicted"], rel=1e-3)
-    assert pool["within"], verify["verdict"]
+    pool, tokens = checks["KV cache", "GiB"], checks["KV cache", "tokens"]
+    assert abs(pool["measured"] - pool["predicted"]) * GIB < TENSORS * GRANULE
+    assert tokens["within"], verify["verdict"]
