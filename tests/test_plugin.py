@@ -416,11 +416,11 @@ def test_read_takes_the_bytes_and_not_the_rounded_figures(tmp_path):
     early = figures | dict.fromkeys(("cuda_graph", "num_gpu_blocks", "kv_cache_tokens"))
     log = tmp_path / "one.log"
     log.write_text(
-        "(Worker pid=7) INFO 06-01 10:00:00 [gpu_model_runner.py:1] Model loading took 15.0 GiB memory and 2 seconds\n"
+        "(Worker pid=7) INFO 06-01 10:00:00 [gpu_model_runner.py:1] Model loading took 15.0 GiB and 2 seconds\n"
         f"(Worker pid=7) INFO 06-01 10:00:09 [plugin.py:1] {plugin.PROFILED} {json.dumps(early)}\n"
         "(Worker pid=7) INFO 06-01 10:00:09 [gpu_worker.py:1] Available KV cache memory: 22.0 GiB\n"
         "(EngineCore pid=6) INFO 06-01 10:00:10 [kv_cache_utils.py:1] GPU KV cache size: 180,224 tokens\n"
-        "(Worker pid=7) INFO 06-01 10:09:00 [gpu_model_runner.py:1] Graph capturing finished in 9 secs, took 0.68 GiB\n"
+        "(Worker pid=7) INFO 06-01 10:09:00 [a.py:1] Graph capturing finished in 9 secs, took 0.68 GiB\n"
         f"(Worker pid=7) INFO 06-01 10:09:00 [plugin.py:1] {plugin.READY} {json.dumps(figures)}\n")
     launch, = read_log(log)
     for name in ("total_memory", "model_weights", "non_torch", "peak_activation", "cuda_graph", "kv_cache",
@@ -447,8 +447,8 @@ def test_of_several_ranks_the_tightest_is_read(tmp_path):
                                      '{"kv_cache": "many", "max_num_seqs": -4, "block_size": true}'])
 def test_a_damaged_line_gives_no_figure(tmp_path, figures):
     log = tmp_path / "cut.log"
-    log.write_text("(Worker pid=7) INFO 06-01 10:00:00 [gpu_model_runner.py:1] Model loading took 15.0 GiB memory and 2 "
-                   f"seconds\n(Worker pid=7) INFO 06-01 10:00:09 [plugin.py:1] {plugin.PROFILED} {figures}")
+    log.write_text("(Worker pid=7) INFO 06-01 10:00:00 [a.py:1] Model loading took 15.0 GiB and 2 seconds\n"
+                   f"(Worker pid=7) INFO 06-01 10:00:09 [plugin.py:1] {plugin.PROFILED} {figures}")
     launch, = read_log(log)
     assert launch.model_weights == WEIGHTS
     assert launch.kv_cache is launch.max_num_seqs is launch.block_size is None
@@ -466,7 +466,8 @@ def test_four_launches_foretell_the_fifth_up_to_the_allocators_granules():
     assert 0 <= by_hand - fifth.kv_cache <= 16 * 512  # tensors alive at the peak, each rounded up
 
 
-@pytest.mark.parametrize("log", sorted((ROOT / "data/tiny-llama-simulated/logs").glob("*.log")), ids=lambda log: log.stem)
+@pytest.mark.parametrize("log", sorted((ROOT / "data/tiny-llama-simulated/logs").glob("*.log")),
+                         ids=lambda log: log.stem)
 def test_the_carried_logs_are_the_table(log):
     table = [launch for name in ("launches.csv", "verify.csv")
              for launch in read_launches(log.parent.parent / name)]

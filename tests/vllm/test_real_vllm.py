@@ -155,8 +155,8 @@ def test_the_bytes_are_those_that_vllm_rounds(on_a_device):
         on_a_device, r"Total non KV cache memory: ([\d.]+)GiB; torch peak memory increase: [\d.]+GiB; "
                      r"total consumed \(from mem_get_info\): ([\d.]+)GiB; weights memory: ([\d.]+)GiB")
     total, requested, peak, proposed = printed(
-        on_a_device, r"Free memory on device \([\d.]+/([\d.]+) GiB\) on startup\. Desired GPU memory utilization is "
-                     r"\(0\.75, ([\d.]+) GiB\)\. .*?, ([\d.]+) GiB for peak activation.*?"
+        on_a_device, r"Free memory on device \([\d.]+/([\d.]+) GiB\) on startup\. Desired GPU memory "
+                     r"utilization is \(0\.75, ([\d.]+) GiB\)\. .*?, ([\d.]+) GiB for peak activation.*?"
                      r"`--kv-cache-memory=(\d+)` \([\d.]+ GiB\) to fit")
     kv, = printed(on_a_device, r"Available KV cache memory: ([\d.]+) GiB")
     tokens, = printed(on_a_device, r"KV cache size: ([\d,]+) tokens")
@@ -199,8 +199,8 @@ def test_the_servers_parser_takes_what_recommend_gives(environment, tmp_path):
             "FlexibleArgumentParser as P; p = P(); serve.ServeSubcommand().subparser_init(p.add_subparsers()); "
             "a = p.parse_args(['serve', 'model', *sys.argv[1:]]); print(a.max_num_seqs, a.max_num_batched_tokens)")
     for given in (flags, ["--config", tmp_path / "answer.yaml"]):
-        run = subprocess.run([VENV / "bin/python", "-c", code, *given], env=environment | {"VLLM_LOGGING_LEVEL": "ERROR"},
-                             capture_output=True, text=True)
+        run = subprocess.run([VENV / "bin/python", "-c", code, *given], capture_output=True, text=True,
+                             env=environment | {"VLLM_LOGGING_LEVEL": "ERROR"})
         assert run.stdout.split()[-2:] == [flags[1], flags[3]], run.stderr[-2000:]
 
 

@@ -83,7 +83,8 @@ class _Engine:
         for group in written.values():
             rank = {}
             for reading in sorted(group, key=lambda r: (
-                    "exact" not in r.values, order[r.row.stage], -(_non_kv(r.values) or 0), r.values.get("kv", 0))):
+                    "exact" not in r.values, order[r.row.stage], -(_non_kv(r.values) or 0),
+                    r.values.get("kv", 0))):
                 rank = reading.values | rank
             ranks.append(rank | {"non_kv": _non_kv(rank)})
         return ranks
@@ -204,7 +205,8 @@ class _Engine:
         if override:
             self.warn("blocks_overridden")
         return {"kv_cache_tokens": tokens or None, "max_concurrency": concurrency,
-                "block_size": size, "num_gpu_blocks": override or blocks or self.rank.get("num_gpu_blocks")}
+                "block_size": size,
+                "num_gpu_blocks": override or blocks or self.rank.get("num_gpu_blocks")}
 
     def _block_size(self, counted: dict, concurrency: float | None) -> int | None:
         """Tokens of a block, not printed by V0: what the concurrency gives, else 16 on GPUs."""
