@@ -10,11 +10,12 @@ unexport PYTHONDONTWRITEBYTECODE
 
 BIN = .venv/bin
 READY = .venv/ready
+VLLM_READY = .venv-vllm/ready
 
-.PHONY: help setup report test lab notebooks benchmark lock clean
+.PHONY: help setup report test test-vllm lab notebooks benchmark lock clean
 
 help: ## list these targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
 
 setup: $(READY) ## make .venv from requirements.lock (the others do it when needed; PYTHON=python3)
 
@@ -23,6 +24,9 @@ report: $(READY) ## write a report to reports/ (LAUNCHES=data/NAME INPUT_LEN=102
 
 test: $(READY) ## run the tests (ARGS='-k wheel' for some of them)
 	$(BIN)/python -m pytest $(ARGS)
+
+test-vllm: $(READY) $(VLLM_READY) ## test with the real vLLM 0.32 on the CPU: heavy, see tests/vllm/README.md
+	VLLM_TUNING_VLLM="$(CURDIR)/.venv-vllm" $(BIN)/python -m pytest tests/vllm $(ARGS)
 
 lab: $(READY) ## open the explorer in JupyterLab
 	$(BIN)/jupyter-lab $(firstword $(wildcard notebooks/02_explorer.ipynb) notebooks) $(ARGS)
@@ -40,7 +44,7 @@ lock: $(READY) ## make requirements.lock from pyproject.toml (ARGS=--upgrade for
 		--extra test --group setup --output-file requirements.lock $(ARGS) pyproject.toml
 
 clean: ## remove .venv, builds and caches
-	rm -rf .venv build dist .pytest_cache .hypothesis
+	rm -rf .venv .venv-vllm build dist .pytest_cache .hypothesis
 	find . \( -name __pycache__ -o -name .ipynb_checkpoints \) -prune -exec rm -rf {} +
 
 # An environment holds its own path, so a moved checkout needs a new one.
@@ -60,3 +64,9 @@ $(READY): requirements.lock pyproject.toml
 	@$(BIN)/uv pip sync --quiet --python $(BIN)/python --no-build --require-hashes requirements.lock
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-build-isolation --no-deps --editable .
 	@echo "$(CURDIR)" > $(READY)
+
+$(VLLM_READY): tests/vllm/requirements.txt
+	@echo "Setting up .venv-vllm (about 1 GB, once)"
+	@$(PYTHON) -m venv --clear .venv-vllm
+	@.venv-vllm/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r $<
+	@touch $(VLLM_READY)

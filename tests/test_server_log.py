@@ -377,7 +377,8 @@ def supported(launch, plain, whole):
                          for number in numbers}}
     exact = {number / GIB for number in numbers} | {(number + 150 * 2**20) / GIB for number in numbers}
     for name, value in gib.items():
-        if abs(value) in numbers or name == "kv_cache" and value in exact:
+        if abs(value) in numbers or value in exact and (
+                name == "kv_cache" or "exact_figures" in launch.warnings):
             continue
         if f"derived_{name}" not in launch.warnings or value not in derived[name]:
             yield name, value

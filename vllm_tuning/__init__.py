@@ -1,10 +1,16 @@
 """What to set vLLM's max_num_seqs and max_num_batched_tokens to, from about four launches."""
 
-from .launches import Launch, read_launches, write_launches
-from .memory_model import MemoryModel, fit_memory_model, model_of
-from .optimum import Optimum, find_optimum
-from .units import GIB, InputError
-from .workload import Workload
+from importlib import import_module
 
-__all__ = ["GIB", "InputError", "Launch", "MemoryModel", "Optimum", "Workload", "find_optimum",
-           "fit_memory_model", "model_of", "read_launches", "write_launches"]
+_HOMES = {"GIB": "units", "InputError": "units", "Launch": "launches",
+          "MemoryModel": "memory_model", "Optimum": "optimum", "Workload": "workload", "find_optimum": "optimum",
+          "fit_memory_model": "memory_model", "model_of": "memory_model",
+          "read_launches": "launches", "write_launches": "launches"}
+__all__ = list(_HOMES)
+
+
+def __getattr__(name: str):
+    """Loaded when asked for: inside vLLM (launching/plugin.py) numpy and scipy stay out."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f".{_HOMES[name]}", __name__), name)

@@ -54,6 +54,8 @@ ABOUT_A_FIGURE = {
     "exact_kv_cache":
         "The pool is known to the byte: without graphs it is the --kv-cache-memory that the log "
         "proposes + 150 MiB.",
+    "exact_figures":
+        "The figures are exact: the package's plugin logged them in bytes.",
     "hybrid_kv":
         "Layers of several kinds share the pool: a request costs a + b x length, not tokens x "
         "bytes. One more launch, with --max-model-len the length of your requests, tells the cost.",

@@ -23,7 +23,7 @@ _ATTRIBUTES = {  # figures of the table whose names are not the record's
     "kv": "kv_cache", "kv_set": "kv_cache", "tokens": "kv_cache_tokens", "blocks": "num_gpu_blocks",
     "concurrency": "max_concurrency", "graphs": "cuda_graph",
     "graphs_estimated": "cuda_graph_estimated", "utilization": "gpu_memory_utilization",
-    "version": "vllm_version"}
+    "version": "vllm_version", "exact": "kv_cache"}
 
 
 def launch_of(readings: list[Reading], where: str) -> Launch:
@@ -47,7 +47,7 @@ class _Engine:
         flags = [r for r in readings if r.row.stage == FLAGS]
         self.flags = [r.values for r in flags if begin is None or r.number < begin] or [
             r.values for r in flags]
-        self.version = self.first("version", ENGINE, SERVER)
+        self.version = self.first("version", ENGINE, SERVER, PROFILE, LATE)
         self.release = release(self.version)
         self.ranks = self._ranks()
         self.rank = self._limiting()
@@ -71,7 +71,7 @@ class _Engine:
     # ---------------------------------------------------------------- ranks
 
     def _ranks(self) -> list[dict]:
-        """The figures of each writer; where one wrote several profiles, the tightest."""
+        """The figures of each writer, exact ones first; of several profiles, the tightest."""
         written: dict[tuple, list] = {}
         for reading in self.readings:
             if reading.row.stage in (LOAD, PROFILE, LATE):
@@ -83,7 +83,8 @@ class _Engine:
         for group in written.values():
             rank = {}
             for reading in sorted(group, key=lambda r: (
-                    order[r.row.stage], -(_non_kv(r.values) or 0), r.values.get("kv", 0))):
+                    "exact" not in r.values, order[r.row.stage], -(_non_kv(r.values) or 0),
+                    r.values.get("kv", 0))):
                 rank = reading.values | rank
             ranks.append(rank | {"non_kv": _non_kv(rank)})
         return ranks
@@ -161,6 +162,9 @@ class _Engine:
         no graphs are taken.
         """
         rank, derived = self.rank, False
+        if "exact" in rank and "kv" in rank:
+            self.warn("exact_figures")
+            return _bytes(rank["kv"])
         exact = rank.get("kv_bytes")
         if "profiling_skipped" in self.warnings:
             exact = self.asked.get("kv_cache_memory_bytes")
@@ -186,13 +190,14 @@ class _Engine:
         blocks = counted[0]["blocks"] if counted else self.first("blocks", POOL)
         size = (self.first("hybrid_block", FLAGS) or self.first("block_size", FLAGS)
                 or self.asked.get("block_size"))
+        size = size or self.rank.get("block_size")
         if counted and tokens is None:
             size = size or self._block_size(counted[0], concurrency)
             if size and blocks:
                 tokens = blocks * size
                 self.warn("derived_kv_cache_tokens")
         if tokens is None:
-            tokens = self.first("tokens_left", ERROR)
+            tokens = self.rank.get("kv_cache_tokens", self.first("tokens_left", ERROR))
         measured = [r.number for r in self.readings if {"kv", "kv_set"} & set(r.values)]
         override = self.asked.get("num_gpu_blocks_override") or next(
             (r.values["override"] for r in self.readings if "override" in r.values
@@ -200,7 +205,8 @@ class _Engine:
         if override:
             self.warn("blocks_overridden")
         return {"kv_cache_tokens": tokens or None, "max_concurrency": concurrency,
-                "block_size": size, "num_gpu_blocks": override or blocks or None}
+                "block_size": size,
+                "num_gpu_blocks": override or blocks or self.rank.get("num_gpu_blocks")}
 
     def _block_size(self, counted: dict, concurrency: float | None) -> int | None:
         """Tokens of a block, not printed by V0: what the concurrency gives, else 16 on GPUs."""
@@ -249,8 +255,10 @@ class _Engine:
         def in_force(name):
             return next((v[name] for v in reversed(self.flags) if name in v), None)
 
-        tokens = in_force("max_num_batched_tokens") or self.asked.get("max_num_batched_tokens")
-        seqs = self.asked.get("max_num_seqs") or in_force("max_num_seqs")
+        tokens, seqs = (self.rank.get(name) for name in reversed(KNOBS))
+        tokens = tokens or in_force("max_num_batched_tokens") or self.asked.get(
+            "max_num_batched_tokens")
+        seqs = seqs or self.asked.get("max_num_seqs") or in_force("max_num_seqs")
         server = any(r.process.name.startswith("APIServer") for r in self.readings)
         if (seqs is None and server and self.asked_in_full and self.release >= (0, 9)
                 and self.config.get("device_config") == "cuda"
@@ -263,7 +271,7 @@ class _Engine:
     def _max_model_len(self) -> int | None:
         return (self.first("max_model_len", POOL) or self.config.get("max_seq_len")
                 or self.first("max_model_len", ERROR) or self.asked.get("max_model_len")
-                or self.first("max_model_len", FLAGS))
+                or self.first("max_model_len", FLAGS) or self.rank.get("max_model_len"))
 
     def launch(self, where: str) -> Launch:
         memory = self._memory()

@@ -44,6 +44,8 @@ def _group(match: re.Match) -> str:
         return rf"(?P<{name}>-?\d{{1,9}}(?:\.\d+)?)" + ("" if bare else r"\s*Gi?B")
     if name in _NUMBERS:
         return rf"(?P<{name}>\d{{1,9}}+(?:\.\d++)?)(?!\.?\d|\.?{CUT})"
+    if name == "exact":
+        return r"(?P<exact>\{[^{}]*\})"
     if name in ("flags", "command"):
         return rf"(?P<{name}>.*)"
     return rf"(?P<{name}>[\w.+-]++)(?!{CUT})"
@@ -113,6 +115,7 @@ FORMATS = tuple(_format(*row) for row in (
     (PROFILE, "Free device memory:", r" [\d.]+ GiB, [\d.]+ GiB usable"
      r" \(gpu_memory_utilization={utilization}\), [\d.]+ [GMK]iB reserved for HPUGraphs"
      r" \([^)]*\), {kv} reserved for KV cache", "0.6.4 - 0.9 (HPU)"),
+    (PROFILE, "vllm_tuning figures, profiled:", " {exact}", "0.6 - (launching/plugin.py)"),
     (PROFILE, "Estimated CUDA graph memory:", " {graphs_estimated} total", "0.18 -"),
     (PROFILE, "CUDA graph memory profiling is enabled",
      "(?P<charged>)(?:.*?-gpu-memory-utilization={utilization})?", "0.18 -"),
@@ -144,6 +147,7 @@ FORMATS = tuple(_format(*row) for row in (
      r" utilization is \({utilization}, {requested}\)\. Actual usage is {consumed} for consumed"
      r" memory \(weights \+ non-torch\), {peak_with_graphs} for peak activation, and {graphs} for"
      r" CUDAGraph memory(?:.*?--kv-cache-memory={fit_bytes}`)?", "0.28 -"),
+    (LATE, "vllm_tuning figures, ready:", " {exact}", "0.6 - (launching/plugin.py)"),
     # why it failed
     (ERROR, "No available memory for the cache blocks", "", "0.4.3 -"),
     (ERROR, "To serve at least one request with the model(?:'s|s's) max seq len",

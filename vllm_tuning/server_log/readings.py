@@ -4,12 +4,13 @@ A line counts only where a message of vLLM begins: the same words in a prompt, i
 source line or in prose are passed over.
 """
 
+import json
 import re
 from typing import Iterator, NamedTuple
 
 from .formats import ANCHORS, ERROR, FORMATS, MARK, SERVER, Format, figure
 from .lines import CUT, Flat, Line, Process, joined, lines_of, passages, writer_of
-from ..units import parse_size
+from ..units import GIB, LARGEST_COUNT, parse_size
 
 _CLASS = re.compile(r"(?:[A-Za-z_][\w.]*(?:Error|Exception):|Value error,) \Z|[A-Za-z_][\w.]*\Z")
 _LED = re.compile(r"\b(?:failed|error|failure|exception)\b[^:'\"]{0,40}[:'] ?\Z", re.IGNORECASE)
@@ -82,6 +83,8 @@ def _reading(flat: Flat, index: int, offset: int, rows: list[Format],
             continue
         values = {name: figure(name, text) for name, text in match.groupdict().items()
                   if text is not None}
+        if "exact" in values:
+            values = exact_figures(values["exact"])
         if row.stage == ERROR or {"generic", "fatal"} & set(values):
             values |= {"reason": _one_line(lead + error), "logged": "ERROR" in before}
         return Reading(line.number, line.text, process, row, values, service=line.service)
@@ -171,3 +174,33 @@ def arguments(values: dict) -> dict:
         except ValueError:
             continue
     return parsed
+
+
+# ---------------------------------------------------------------- exact figures
+
+_BYTES = {"total_memory": "total", "requested_memory": "requested", "model_weights": "weights",
+          "non_torch": "non_torch", "peak_activation": "peak", "kv_cache": "kv",
+          "cuda_graph_estimated": "graphs_estimated", "cuda_graph": "graphs"}
+_WHOLE = ("kv_cache_tokens", "num_gpu_blocks", "block_size", *_SIZES)
+
+
+def exact_figures(text: str) -> dict:
+    """The figures that launching/plugin.py wrote, under the table's names: GiB with every digit."""
+    try:
+        written = json.loads(text)
+    except ValueError:
+        return {}
+    figures = {"exact": True}
+    for name, value in written.items():
+        if name == "vllm_version" and isinstance(value, str):
+            figures["version"] = value
+        if type(value) not in (int, float) or not abs(value) < 1e9 * GIB:
+            continue
+        if name in _BYTES:
+            figures[_BYTES[name]] = value / GIB
+        elif name == "gpu_memory_utilization":
+            figures["utilization"] = value
+        elif name in _WHOLE and 0 < value < LARGEST_COUNT:
+            figures[name] = int(value)
+    terms = [figures.get(name) for name in ("weights", "non_torch", "peak")]
+    return figures if None in terms else figures | {"non_kv": sum(terms)}
