@@ -5,6 +5,7 @@ import errno
 import click
 
 from .commands.budget import budget
+from .commands.check import check
 from .commands.launches import fit, read, recommend, report
 from .commands.options import complain
 from .commands.simulate import simulate
@@ -39,5 +40,5 @@ def main():
     """
 
 
-for command in (read, fit, recommend, report, budget, simulate):
+for command in (read, fit, recommend, report, budget, simulate, check):
     main.add_command(command)
