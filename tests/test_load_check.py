@@ -254,6 +254,13 @@ def test_a_lone_scrape_with_preemptions_tells_no_interval():
     assert verdict(scrape(0.5, 3, preempted=0)).healthy is True
 
 
+@needs_oracle
+def test_scrapes_in_the_order_of_their_names_are_refused():
+    """after, before, during: the counters fall, and the server was not restarted."""
+    code, _, err = run(*sorted((ORACLE / "fix_mns24_mnbt2048").glob("*.prom")))
+    assert code == 1 and "metrics_before.prom" in err and "time order" in err
+
+
 # ---------------------------------------------------------------- other releases
 
 

@@ -58,9 +58,11 @@ def fit(launches, config, as_json):
 @config_option
 @json_option
 @click.option("--yaml", "as_yaml", is_flag=True, help="A file for vllm serve --config.")
+@click.option("--sweep", metavar="FILE", help="Write a few launches around the answer for vllm "
+              "bench sweep serve --serve-params, and FILE's .env for auto_tune.sh.")
 @click.option("--no-chunked-prefill", "chunked_prefill", is_flag=True, default=True,
               flag_value=False, help="The server runs without it: mnbt >= max_model_len.")
-def recommend(launches, input_len, output_len, config, as_json, as_yaml, chunked_prefill):
+def recommend(launches, input_len, output_len, config, as_json, as_yaml, sweep, chunked_prefill):
     """The flags for requests of a given length, with the pool to expect."""
     from ..memory_model import model_of
     from ..optimum import find_optimum
@@ -75,6 +77,11 @@ def recommend(launches, input_len, output_len, config, as_json, as_yaml, chunked
         click.echo(optimum.to_yaml(), nl=False)
     else:
         click.echo(dump(optimum) if as_json else answer_text(optimum, click.style))
+    if sweep:
+        from ..load.sweep_file import write_sweep
+
+        environment = write_sweep(sweep, optimum)
+        click.echo(f"Written: {sweep}, {environment}", err=True)
 
 
 @click.command()

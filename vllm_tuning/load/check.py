@@ -80,6 +80,7 @@ def check(window: Window, launches=(), recommendation=None) -> Verdict:
 
     Raises InputError.
     """
+    window.refuse_disorder()
     server = server_of(window, launches, recommendation)
     rules = [_no_preemption(window, server), _room_to_spare(window, server), _flat_queue(window)]
     if server.max_num_seqs:
@@ -200,8 +201,8 @@ def _pool_as_predicted(window: Window, server: Server) -> Rule:
 
 def _notices(window: Window):
     if window.restarts:
-        yield Notice("restarted", f"the counters began anew {window.restarts} times: a restart; each "
-                     "stretch was counted by itself, what happened while it was down is lost")
+        yield Notice("restarted", f"the counters began anew {window.restarts} times: a restart, or "
+                     "scrapes out of order; each stretch was counted by itself")
     if window.gone:
         yield Notice("server_gone", f"the server stopped answering ({window.gone}); the verdict is on "
                      f"the {len(window.scrapes)} scrapes before")

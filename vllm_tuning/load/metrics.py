@@ -144,7 +144,7 @@ def _samples(text: str, where: str):
                     yield (sample.name, sample.labels, float(sample.value),
                            None if sample.timestamp is None else float(sample.timestamp))
     except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
-        reason = " ".join(str(error).split())[:80]
+        reason = " ".join(str(error).split())[:80] or type(error).__name__
         raise InputError(f"{where}: not Prometheus text ({reason}); {_EXPECTED}") from None
 
 

@@ -42,9 +42,9 @@ def sample(url: str, interval: float, duration: float,
                 content, in_a_row = _fetch(request), 0
                 scrapes += parse_scrapes(content, where, time.monotonic() - start)
             except (OSError, http.client.HTTPException, ValueError) as error:
-                last = _reason(error)
-                if isinstance(error, InputError) or not scrapes:
-                    raise InputError(f"{where}: {last}".replace(f"{where}: {where}", where)) from None
+                last = str(error) if isinstance(error, InputError) else f"{where}: {_reason(error)}"
+                if not scrapes:
+                    raise InputError(last) from None
                 missed, in_a_row = missed + 1, in_a_row + 1
             if progress:
                 progress(None if in_a_row else scrapes[-1])
@@ -90,8 +90,8 @@ class _SameHost(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, request, response, code, message, headers, target):
         old, new = urlsplit(request.full_url), urlsplit(target)
         if (old.scheme, old.netloc) != (new.scheme, new.netloc):
-            raise InputError(f"{_shown(request.full_url)}: redirects to another host "
-                             f"({_shown(target)}), which is not followed; name it yourself")
+            raise InputError(f"{_shown(request.full_url)}: redirects to another host, "
+                             f"{_shown(target)}, which is not followed; name it yourself")
         return super().redirect_request(request, response, code, message, headers, target)
 
 
@@ -113,8 +113,6 @@ def _fetch(request: urllib.request.Request) -> bytes:
 
 
 def _reason(error: Exception) -> str:
-    if isinstance(error, InputError):
-        return str(error)
     if isinstance(error, urllib.error.HTTPError):
         hint = {401: f"; give a token in the environment variable {TOKEN}",
                 403: f"; is the token in {TOKEN} right?",

@@ -98,6 +98,15 @@ class Window:
                          for now in range(1, len(self.scrapes)))
         return count
 
+    def refuse_disorder(self) -> None:
+        """Counters of one start of the server never fall. Raises InputError where they do."""
+        for engine in self.engines:
+            made, started = (self.series(name, engine) for name in ("generation_tokens", "started"))
+            for now in np.flatnonzero((np.diff(made) < 0) & (np.diff(started) == 0)) + 1:
+                raise InputError(f"{self.scrapes[now].where}: counts fewer tokens than "
+                                 f"{self.scrapes[now - 1].where}, and the server was not restarted: "
+                                 "give the scrapes in time order")
+
     @property
     def seconds(self) -> np.ndarray | None:
         """Times of the scrapes since the first, None where one has none."""
