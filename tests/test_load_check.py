@@ -8,6 +8,7 @@ from click.testing import CliRunner
 from conftest import ROOT, rows_of
 from vllm_tuning.cli import main
 from vllm_tuning.load.check import check
+from vllm_tuning.load.server import read_recommendation
 from vllm_tuning.load.metrics import parse_scrapes, read_scrapes
 from vllm_tuning.load.window import Window
 
@@ -175,7 +176,7 @@ def test_observed_lengths_against_those_assumed(tmp_path):
                                      "--output-len", "300", "--json"])
     answer.write_text(done.stdout)
     shorter, longer = (verdict(scrape(0.1, 1, preempted=0), scrape(
-        0.1, 1, preempted=0, more=lengths(1000, out)), recommendation=answer) for out in (200, 201))
+        0.1, 1, preempted=0, more=lengths(1000, out)), predicted=read_recommendation(answer)) for out in (200, 201))
     assert rules(shorter)["request_length"].verdict == "pass"
     assert rules(longer)["request_length"].verdict == "fail"
     assert rules(longer)["request_length"].measured == 1201
@@ -195,7 +196,7 @@ def test_the_pool_against_the_one_predicted(tmp_path):
     for share, expected in ((0.995, "pass"), (0.98, "fail")):
         blocks = round(share * best["kv_cache_tokens"] / 16)
         found = verdict(scrape(0.1, 1, preempted=0, blocks=blocks), scrape(
-            0.1, 1, preempted=0, blocks=blocks), recommendation=answer, launches=[launch])
+            0.1, 1, preempted=0, blocks=blocks), predicted=read_recommendation(answer), launches=[launch])
         rule = rules(found)["kv_cache_tokens"]
         assert rule.verdict == expected and rule.measured == blocks * 16
 

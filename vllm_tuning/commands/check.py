@@ -4,7 +4,7 @@ import json
 
 import click
 
-from .options import config_option, json_option, progress_bar
+from .options import json_option, progress_bar
 
 
 @click.command()
@@ -30,9 +30,11 @@ def check(ctx, metrics, launches, recommendation, baseline, save_baseline, inter
     """
     from ..load.baseline import compare, save_baseline as save
     from ..load.check import check as judge
+    from ..load.server import read_recommendation
     from ..load.text import check_text
 
-    verdict = judge(_window(metrics, interval, duration), launches, recommendation)
+    predicted = read_recommendation(recommendation) if recommendation else None
+    verdict = judge(_window(metrics, interval, duration), launches, predicted)
     changes = compare(baseline, verdict) if baseline else None
     if save_baseline:
         save(save_baseline, verdict)

@@ -90,7 +90,11 @@ def recommend(launches, input_len, output_len, config, as_json, as_yaml, sweep, 
 @config_option
 @click.option("-o", "--output", "folder", default="reports", show_default=True, metavar="DIR",
               help="Where NAME.ipynb and NAME.html go.")
-def report(launches, input_len, output_len, config, folder):
+@click.option("--metrics", multiple=True, metavar="FILE", help="Scrapes of /metrics under load, "
+              "in time order, or a folder of *.prom: adds a section.")
+@click.option("--bench", multiple=True, metavar="FILE",
+              help="Results of vllm bench serve: adds throughput, TTFT and TPOT.")
+def report(launches, input_len, output_len, config, folder, metrics, bench):
     """An executed notebook and an HTML page for each model: a table, or all logs of one model."""
     from ..report import write_reports
     from ..sources import by_model
@@ -99,7 +103,8 @@ def report(launches, input_len, output_len, config, folder):
     if "-" in launches:
         raise InputError("-: report reads its launches twice; save the log to a file first")
     progress = on_a_terminal()
-    for done in write_reports(by_model(launches), input_len, output_len, folder, config=config):
+    for done in write_reports(by_model(launches), input_len, output_len, folder, config=config,
+                              metrics=metrics, bench=bench):
         if progress:
             click.echo(f"{done.notebook}", err=True)
         if len(launches) > 1:

@@ -30,7 +30,8 @@ def longest_length(window: Window) -> float | None:
 
 def against_preemption(window: Window, server: Server) -> str:
     """Flags at which requests of the observed length all fit, and the pool that these would need."""
-    pool, request, seqs = server.pool(window), observed_request(window), server.max_num_seqs
+    pool, request = server.pool(window), observed_request(window)
+    seqs = server.max_num_seqs or round(window.peak("running") or 0)
     if request is None or pool is None:
         lacking = ("no finished request tells the length" if request is None else
                    "the pool is not known in tokens")
@@ -45,11 +46,10 @@ def against_preemption(window: Window, server: Server) -> str:
         fit, what = _for_the_longest(window, pool, seqs)
         if fit is None:
             return what
-    from_to = f"from {seqs} to {fit}" if seqs else f"to {fit} or less"
-    return "".join((
-        f"lower --max-num-seqs {from_to}: the pool of {pool.usable * pool.block_size:,} tokens "
-        f"holds {fit} {what}", f", {seqs} do not fit" if seqs else "", _by_the_model(server, request),
-        _more_pool(pool, seqs, request, server) if seqs else ""))
+    from_to = f"from {seqs} to {fit}" if server.max_num_seqs else f"to {fit} or less"
+    return (f"lower --max-num-seqs {from_to}: the pool of {pool.usable * pool.block_size:,} tokens "
+            f"holds {fit} {what}" + f", {seqs} do not fit" * bool(seqs)
+            + _by_the_model(server, request) + _more_pool(pool, seqs, request, server))
 
 
 def _for_the_longest(window: Window, pool: ServedPool, seqs: int):

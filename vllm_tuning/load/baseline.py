@@ -28,7 +28,7 @@ def baseline(verdict: Verdict) -> dict:
     """What to remember of a server under load: shares, tokens, seconds; None = not known."""
     window, server = verdict.window, verdict.server
     launch, pool, seconds = server.launch, server.pool(window), window.seconds
-    duration = float(seconds[-1]) if seconds is not None and len(seconds) > 1 else None
+    duration = round(float(seconds[-1]), 3) if seconds is not None and len(seconds) > 1 else None
     counts = {name: count(window.increase(name)) for name in ("prompt_tokens", "generation_tokens")}
     times = {name: window.histogram(name) for name in (
         "time_to_first_token", "inter_token_latency", "request_latency")}

@@ -10,7 +10,7 @@ import numpy as np
 
 from .advice import (PEAK_LIMIT, against_a_full_pool, against_preemption, longest_length,
                      observed_request)
-from .server import Server, server_of
+from .server import Recommendation, Server, server_of
 from .window import Window
 from ..launches import Notice
 
@@ -75,13 +75,13 @@ def count(value: float | None) -> int | None:
     return None if value is None else round(value)
 
 
-def check(window: Window, launches=(), recommendation=None) -> Verdict:
-    """The verdict on the scrapes; LAUNCHES and a ``recommend --json`` file add what was promised.
+def check(window: Window, launches=(), predicted: Recommendation | None = None) -> Verdict:
+    """The verdict on the scrapes; LAUNCHES and a recommendation add what was promised.
 
     Raises InputError.
     """
     window.refuse_disorder()
-    server = server_of(window, launches, recommendation)
+    server = server_of(window, launches, predicted)
     rules = [_no_preemption(window, server), _room_to_spare(window, server), _flat_queue(window)]
     if server.max_num_seqs:
         rules.append(_all_fit(window, server))

@@ -9,6 +9,7 @@ from ..budget.admission import seqs_by_length
 from ..kv_cache import CacheLayout, Group
 from ..launches import Launch, Notice
 from ..memory_model import MemoryModel, model_of
+from ..optimum import Optimum
 from ..sources import read_source
 from ..units import InputError
 from ..workload import Workload
@@ -45,8 +46,14 @@ class Recommendation:
     max_num_seqs: int
     max_num_batched_tokens: int
     kv_cache_tokens: int | None
-    kv_cache_tokens_stderr: float | None
     workload: Workload | None
+
+    @classmethod
+    def of(cls, optimum: Optimum) -> "Recommendation | None":
+        """That of an answer at hand."""
+        best = optimum.recommended
+        return best and cls(best.max_num_seqs, best.max_num_batched_tokens, best.kv_cache_tokens,
+                            optimum.workload)
 
 
 @dataclass(frozen=True)
@@ -77,12 +84,11 @@ class Server:
                           launch.kv_cache / launch.kv_cache_tokens if measured else None)
 
 
-def server_of(window: Window, launches=(), recommendation=None) -> Server:
-    """The server that the scrapes are of, from LAUNCHES and a ``recommend --json`` file.
+def server_of(window: Window, launches=(), predicted: Recommendation | None = None) -> Server:
+    """The server that the scrapes are of, out of LAUNCHES.
 
     Of several launches the one with the pool that the scrapes show. Raises InputError.
     """
-    predicted = read_recommendation(recommendation) if recommendation else None
     if not launches:
         return Server(predicted=predicted)
     found = [launch for source in launches for launch in read_source(source)]
@@ -117,21 +123,19 @@ def read_recommendation(path: str | os.PathLike) -> Recommendation:
         reason = str(answer.get("recommended_reason") or "no figure under recommended")
         raise InputError(f"{path}: no recommendation: {reason[:200]}")
 
-    def number(record, name, kind=int, required=False):
+    def number(record, name, required=False):
         value = record.get(name)
         if value is None and not required:
             return None
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1e15:
             raise InputError(f"{path}: {name} is {str(value)[:40]}; expected a number above 0")
-        return kind(value)
+        return int(value)
 
     flags = [number(best, name, required=True) for name in ("max_num_seqs",
                                                             "max_num_batched_tokens")]
     lengths = [number(work, name, required=True) for name in ("input_len", "output_len")
                ] if isinstance(work, dict) else None
-    return Recommendation(*flags, number(best, "kv_cache_tokens"),
-                          number(best, "kv_cache_tokens_stderr", float),
-                          lengths and Workload(*lengths))
+    return Recommendation(*flags, number(best, "kv_cache_tokens"), lengths and Workload(*lengths))
 
 
 def read_json(path: str | os.PathLike, expected: str):

@@ -9,7 +9,7 @@ WIDTH = 80
 _WORDS = {True: ("Healthy", "green"), False: ("Not healthy", "red"),
           None: ("Not known whether healthy", "yellow")}
 _COLOUR = {"pass": "green", "fail": "red", "unknown": "yellow"}
-_NAMES = {"preemptions": "preemptions", "kv_cache_usage_peak": "KV cache usage, peak",
+NAMES = {"preemptions": "preemptions", "kv_cache_usage_peak": "KV cache usage, peak",
           "waiting": "waiting requests, growth", "max_num_seqs": "max_num_seqs, fits",
           "request_length": "p95 length, as assumed", "kv_cache_tokens": "pool, as predicted"}
 
@@ -25,7 +25,7 @@ def check_text(verdict: Verdict, changes: list[Change] | None = None, paint=plai
     lines = [paint(word, bold=True, fg=colour) + f": {_seen(window)}", "",
              f"  {'':<26}{'measured':>14}{'limit':>14}"]
     for rule in verdict.rules:
-        lines.append(f"  {_NAMES[rule.name]:<26}{shown(rule, rule.measured):>14}"
+        lines.append(f"  {NAMES[rule.name]:<26}{shown(rule, rule.measured):>14}"
                      f"{shown(rule, rule.limit):>14}  " + paint(rule.verdict, fg=_COLOUR[rule.verdict]))
     if len(window.engines) > 1:
         lines += ["", "  Each engine: preemptions, KV cache usage, waiting, running at most"]
@@ -35,7 +35,7 @@ def check_text(verdict: Verdict, changes: list[Change] | None = None, paint=plai
                 ("running_peak", ",d"))) for one in verdict.to_dict()["per_engine"]]
     for rule in verdict.rules:
         if rule.verdict != "pass":
-            lines += ["", *_wrap(f"{_NAMES[rule.name]}: {rule.why}")]
+            lines += ["", *_wrap(f"{NAMES[rule.name]}: {rule.why}")]
             lines += [paint(line, bold=True) for line in _wrap(
                 f"Change: {rule.change}.")] if rule.change else []
     for notice in verdict.notices:

@@ -64,23 +64,30 @@ class Window:
         return all(name in scrape.engines[engine].figures for scrape in self.scrapes
                    for engine in self.engines if engine in scrape.engines)
 
-    def increase(self, name: str) -> float | None:
-        """Last minus first of a counter, summed over restarts and engines.
+    def counted(self, name: str) -> np.ndarray:
+        """A counter since the first scrape, summed over restarts and engines.
 
-        None where no engine has it in two scrapes.
+        NaN before an engine has it in two scrapes.
         """
-        found = [self._increase(engine, self.series(name, engine)) for engine in self.engines]
-        known = [value for value in found if value is not None]
-        return sum(known) if known else None
+        every = [self._counted(engine, self.series(name, engine)) for engine in self.engines]
+        return np.where(np.isfinite(every).any(axis=0), np.nansum(every, axis=0), np.nan)
 
-    def _increase(self, engine: str, values: np.ndarray) -> float | None:
+    def _counted(self, engine: str, values: np.ndarray) -> np.ndarray:
         held = np.flatnonzero(np.isfinite(values))
-        if len(held) < 2:
-            return None
-        steps = zip(held, held[1:])
-        return float(sum(values[now] - (0 if self._restarted(engine, before, now) or
-                                        values[now] < values[before] else values[before])
-                         for before, now in steps))
+        counted = np.full(len(values), np.nan)
+        if len(held) > 1:
+            steps = [values[now] - (0 if values[now] < values[before]
+                                    or self._restarted(engine, before, now) else values[before])
+                     for before, now in zip(held, held[1:])]
+            counted[held[0]:] = 0
+            counted[held[1:]] = steps
+            counted[held[0]:] = np.cumsum(counted[held[0]:])
+        return counted
+
+    def increase(self, name: str) -> float | None:
+        """Last minus first of a counter over restarts; None where no engine has it in two scrapes."""
+        last = self.counted(name)[-1]
+        return float(last) if np.isfinite(last) else None
 
     def _restarted(self, engine: str, before: int, now: int) -> bool:
         started = self.series("started", engine)[[before, now]]
