@@ -232,6 +232,7 @@ def test_two_engines_apart_and_together():
     assert answer["kv_cache_usage_peak"] == 0.6 and answer["waiting_peak"] == 7
     assert [one["preemptions"] for one in answer["per_engine"]] == [1, 3]
     assert [one["kv_cache_usage_peak"] for one in answer["per_engine"]] == [0.6, 0.4]
+    assert rules_of(answer)["preemptions"]["change"].startswith("engine 1: ")
 
 
 @pytest.mark.parametrize("queue, expected", [
@@ -241,6 +242,13 @@ def test_a_queue_that_grows(queue, expected):
                       for i, waiting in enumerate(queue)))
     assert rules(found)["waiting"].verdict == expected
     assert found.healthy is True, "a queue alone never makes a server unhealthy"
+
+
+def test_a_load_between_two_idle_scrapes():
+    """Counters tell that there was traffic and no preemption; the peak was not scraped."""
+    found = verdict(scrape(0.0, preempted=2), scrape(0.0, preempted=2, made=500))
+    assert found.healthy is True
+    assert rules(found)["kv_cache_usage_peak"].verdict == "unknown"
 
 
 def test_without_traffic_nothing_is_known():
@@ -289,8 +297,9 @@ def test_a_metric_that_one_scrape_lacks_is_no_pass():
     assert rules(found)["preemptions"].verdict == "unknown"
 
 
-def test_hybrid_pool_is_not_counted_in_tokens():
-    text = scrape(0.5, 3, preempted=0).replace('num_gpu', 'kv_cache_size_tokens="9000",num_gpu')
+@pytest.mark.parametrize("label", ['kv_cache_size_tokens="9000"', 'sliding_window="1024"'])
+def test_hybrid_pool_is_not_counted_in_tokens(label):
+    text = scrape(0.5, 3, preempted=0).replace("num_gpu", f"{label},num_gpu")
     assert verdict(text).server.pool(verdict(text).window) is None
 
 
@@ -312,6 +321,15 @@ def test_what_is_no_scrape_is_one_sentence(content, problem, tmp_path):
     code, out, err = run(file)
     assert code == 1 and out == "" and len(err.splitlines()) == 1
     assert problem in err and str(file) in err
+
+
+def test_a_bad_file_is_told_before_the_sampling(tmp_path):
+    (tmp_path / "R.json").write_text('{"recommended": null, "recommended_reason": "K2 unknown"}')
+    url = "http://localhost:1/metrics"
+    assert "K2 unknown" in run(url, "--recommendation", tmp_path / "R.json")[2]
+    assert "cannot be read" in run(url, "--baseline", tmp_path / "none")[2]
+    assert "no such" in run(url, "--launches", tmp_path / "none")[2]
+    assert "no such folder" in run(url, "--save-baseline", tmp_path / "no/b.json")[2]
 
 
 def test_files_that_are_not_there(tmp_path):

@@ -110,6 +110,24 @@ def test_a_url_that_hangs(monkeypatch):
     assert code == 1 and "does not answer within 0.3 s" in err and time.monotonic() - begun < 3
 
 
+def test_a_slow_server_is_not_asked_faster_to_catch_up():
+    def slow(handler, number):
+        time.sleep(0.35)
+        busy(handler, 0)
+
+    with server(slow) as (http, url):
+        assert len(sample(url, 0.1, 0.6).scrapes) <= 3
+
+
+def test_a_server_that_turns_into_something_else():
+    def answer(handler, number):
+        busy(handler, number) if number < 2 else send(handler, "<html></html>")
+
+    with server(answer) as (http, url):
+        window = sample(url, 0.1, 60)
+    assert len(window.scrapes) == 2 and "HTML page" in window.gone
+
+
 def test_an_answer_that_trickles(monkeypatch):
     monkeypatch.setattr(sampling, "TIMEOUT", 0.3)
 

@@ -1,9 +1,11 @@
 """A server under load against the rules and the prediction."""
 
 import json
+from pathlib import Path
 
 import click
 
+from ..units import InputError
 from .options import json_option, progress_bar
 
 
@@ -28,14 +30,17 @@ def check(ctx, metrics, launches, recommendation, baseline, save_baseline, inter
     healthy (a preemption, or the KV cache 90 % full); 1: bad input. A URL that asks for a bearer
     token gets the one in the environment variable VLLM_TUNING_TOKEN.
     """
-    from ..load.baseline import compare, save_baseline as save
+    from ..load.baseline import compare, read_baseline, save_baseline as save
     from ..load.check import check as judge
     from ..load.server import read_recommendation
     from ..load.text import check_text
 
+    # What is wrong with a file is told before the sampling, not after it.
     predicted = read_recommendation(recommendation) if recommendation else None
+    earlier = read_baseline(baseline) if baseline else None
+    _check_files(launches, save_baseline)
     verdict = judge(_window(metrics, interval, duration), launches, predicted)
-    changes = compare(baseline, verdict) if baseline else None
+    changes = compare(earlier, verdict) if earlier else None
     if save_baseline:
         save(save_baseline, verdict)
     if as_json:
@@ -48,14 +53,25 @@ def check(ctx, metrics, launches, recommendation, baseline, save_baseline, inter
     ctx.exit(3 if verdict.healthy is False else 0)
 
 
+def _check_files(launches, save_baseline):
+    from ..sources import read_source
+
+    if "-" in launches:
+        raise InputError("-: check reads its launches twice; save the log to a file first")
+    for source in launches:
+        read_source(source)
+    if save_baseline and not Path(save_baseline).absolute().parent.is_dir():
+        raise InputError(f"{save_baseline}: no such folder to write to")
+
+
 def _window(metrics, interval, duration):
     from ..load.metrics import read_scrapes
-    from ..load.sampling import is_url, sample
+    from ..load.sampling import is_url, sample, samples
     from ..load.window import Window
 
     if not any(map(is_url, metrics)):
         return Window(tuple(read_scrapes(metrics)))
     if len(metrics) > 1:
         raise click.UsageError("METRICS is one URL, or files")
-    with progress_bar(int(duration / interval + 1e-9) + 1, "samples") as progress:
-        return sample(metrics[0], interval, duration, progress and (lambda _: progress(1)))
+    with progress_bar(samples(interval, duration), "samples") as progress:
+        return sample(metrics[0], interval, duration, progress)

@@ -42,24 +42,24 @@ def against_preemption(window: Window, server: Server) -> str:
     if fit < 1:
         return (f"not one request of the observed p95 length ({length}) fits the pool of "
                 f"{pool.usable * pool.block_size:,} tokens: give the KV cache more memory")
+    more = _by_the_model(server, request) + _more_pool(pool, seqs, request, server)
     if seqs and seqs <= fit:
-        fit, what = _for_the_longest(window, pool, seqs)
+        fit, what, more = _for_the_longest(window, pool, seqs)
         if fit is None:
             return what
     from_to = f"from {seqs} to {fit}" if server.max_num_seqs else f"to {fit} or less"
     return (f"lower --max-num-seqs {from_to}: the pool of {pool.usable * pool.block_size:,} tokens "
-            f"holds {fit} {what}" + f", {seqs} do not fit" * bool(seqs)
-            + _by_the_model(server, request) + _more_pool(pool, seqs, request, server))
+            f"holds {fit} {what}" + f", {seqs} do not fit" * bool(seqs) + more)
 
 
 def _for_the_longest(window: Window, pool: ServedPool, seqs: int):
     longest = longest_length(window)
     fit = pool.requests(int(longest)) if longest and math.isfinite(longest) else 0
     if 0 < fit < seqs:
-        return fit, f"requests of the longest length observed (at most {longest:,.0f} tokens)"
+        return fit, f"requests of the longest length observed (at most {longest:,.0f} tokens)", ""
     return None, (f"{seqs} requests of the observed p95 length fit: some are longer, or another "
                   "cause takes blocks; lower --max-num-seqs step by step, or give the KV cache more "
-                  "memory")
+                  "memory"), ""
 
 
 def _by_the_model(server: Server, request: Workload) -> str:

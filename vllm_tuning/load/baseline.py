@@ -65,12 +65,18 @@ def save_baseline(path: str | os.PathLike, verdict: Verdict) -> None:
     write_whole(path, json.dumps(baseline(verdict), indent=2, allow_nan=False) + "\n")
 
 
-def compare(path: str | os.PathLike, verdict: Verdict) -> list[Change]:
-    """The figures that differ from an earlier baseline, then and now. Raises InputError."""
+def read_baseline(path: str | os.PathLike) -> dict:
+    """What ``save_baseline`` wrote. Raises InputError."""
     expected = "a baseline that vllm-tuning check --save-baseline wrote"
-    then, now = read_json(path, expected), baseline(verdict)
+    then = read_json(path, expected)
     if not all(isinstance(then.get(part), dict) for part in (*_PARTS, "versions")):
         raise InputError(f"{path}: no {', '.join(_PARTS)}; expected {expected}")
+    return then
+
+
+def compare(then: dict, verdict: Verdict) -> list[Change]:
+    """The figures that differ from an earlier baseline."""
+    now = baseline(verdict)
     return [Change(name, then[part].get(name), value) for part in ("versions", *_PARTS)
             for name, value in now[part].items() if then[part].get(name) != value]
 

@@ -42,10 +42,12 @@ class Verdict:
 
     @property
     def healthy(self) -> bool | None:
-        verdicts = [rule.verdict for rule in self.rules[:2]]
-        if "fail" in verdicts:
+        lost, room = self.rules[:2]
+        if "fail" in (lost.verdict, room.verdict):
             return False
-        return True if verdicts == ["pass", "pass"] and not self.window.gone else None
+        known = lost.verdict == "pass" and (
+            room.measured is not None and self.window.complete("kv_cache_usage"))
+        return True if known and not self.window.gone else None
 
     def to_dict(self) -> dict:
         """JSON of ``check``: shares from 0 to 1, tokens, null = not known."""
@@ -115,7 +117,7 @@ def _no_preemption(window: Window, server: Server) -> Rule:
         return Rule("preemptions", lost, 0, "unknown", f"{unknown} {why}")
     worst = max(window.per_engine, key=lambda one: preemptions(one) or 0)
     return Rule("preemptions", lost, 0, "fail" if lost else "pass", why,
-                against_preemption(worst, server) if lost else None)
+                _at(worst, window) + against_preemption(worst, server) if lost else None)
 
 
 def _room_to_spare(window: Window, server: Server) -> Rule:
@@ -123,7 +125,8 @@ def _room_to_spare(window: Window, server: Server) -> Rule:
     why = "Above it a surge, or a few longer requests, find no block and something is preempted."
     if peak is not None and peak >= PEAK_LIMIT:
         fullest = max(window.per_engine, key=lambda one: one.peak(name) or 0)
-        return Rule(f"{name}_peak", peak, PEAK_LIMIT, "fail", why, against_a_full_pool(fullest, server))
+        return Rule(f"{name}_peak", peak, PEAK_LIMIT, "fail", why,
+                    _at(fullest, window) + against_a_full_pool(fullest, server))
     unknown = ("vllm:kv_cache_usage_perc is not among the metrics." if peak is None else
                "No traffic at or between the scrapes." if not window.traffic else
                "No scrape met a running request." if not window.busy.any() else
@@ -131,6 +134,10 @@ def _room_to_spare(window: Window, server: Server) -> Rule:
                if not window.complete(name) else None)
     return Rule(f"{name}_peak", peak, PEAK_LIMIT, "unknown" if unknown else "pass",
                 f"{unknown} {why}" if unknown else why)
+
+
+def _at(one: Window, window: Window) -> str:
+    return f"engine {one.engine}: " if len(window.engines) > 1 else ""
 
 
 def _flat_queue(window: Window) -> Rule:
@@ -152,18 +159,19 @@ def _flat_queue(window: Window) -> Rule:
 
 def _all_fit(window: Window, server: Server) -> Rule:
     seqs, pool, request = server.max_num_seqs, server.pool(window), observed_request(window)
-    why = "So many requests of the observed p95 length, all full at once, can never preempt."
     if not pool or not request:
-        return Rule("max_num_seqs", seqs, None, "unknown", why + (
-            " No finished request tells the length." if not request else
-            " The pool is not known in tokens."))
+        return Rule("max_num_seqs", seqs, None, "unknown", "How many requests fit is not known: " + (
+            "no finished request tells the length." if not request else
+            "the pool is not known in tokens."))
     fit = pool.requests(request.length)
+    why = (f"The pool holds {fit} requests of the observed p95 length ({request.length:,} tokens), all "
+           "full at once: up to that number nothing can preempt.")
     if seqs <= fit:
         return Rule("max_num_seqs", seqs, fit, "pass", why)
     if preemptions(window):
         return Rule("max_num_seqs", seqs, fit, "fail", why, f"--max-num-seqs {fit}")
-    return Rule("max_num_seqs", seqs, fit, "unknown", f"{why} {seqs} are admitted, and this load did "
-                "not fill them together: no promise that the next one will not.")
+    return Rule("max_num_seqs", seqs, fit, "unknown", f"{why} {seqs} are admitted, and this "
+                "load did not fill them together; the next one may.")
 
 
 def _lengths_as_assumed(window: Window, server: Server) -> Rule:

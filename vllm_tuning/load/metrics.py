@@ -192,14 +192,20 @@ def _checked(figure: str, values: list[float], where: str) -> float | None:
     return value
 
 
+def _bound(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
 def _histogram(name: str, series: dict, where: str) -> Histogram | None:
     """None where it is not whole: buckets up to +Inf, and their sum."""
     buckets: dict[float, float] = {}
     for labels, value in series.get(f"{name}_bucket", ()):
-        try:
-            bound = float(labels.get("le", ""))
-        except ValueError:
-            raise InputError(f"{where}: {name} has a bucket without a number for le") from None
+        bound = _bound(labels.get("le", ""))
+        if math.isnan(bound):
+            raise InputError(f"{where}: {name} has a bucket without a number for le")
         buckets[bound] = buckets.get(bound, 0.0) + value
     sums = [value for _, value in series.get(f"{name}_sum", ())]
     if math.inf not in buckets or not sums:

@@ -18,38 +18,44 @@ GIVE_UP = 5                  # samples in a row without an answer
 _LARGEST = 2**26
 
 
+def samples(interval: float, duration: float) -> int:
+    """How many fit: one at once, one after each interval."""
+    return int(duration / interval + 1e-9) + 1
+
+
 def is_url(text: str) -> bool:
     return "://" in text
 
 
 def sample(url: str, interval: float, duration: float,
-           progress: Callable[[Scrape | None], object] | None = None) -> Window:
+           progress: Callable[[int], object] | None = None) -> Window:
     """Scrapes of ``url`` every ``interval`` seconds for ``duration`` seconds.
 
-    progress: called with each scrape, None for a sample that was not answered. Ctrl-C ends it with
-    what there is, and so does a server that is gone. Raises InputError where the first sample
-    fails, and for an answer that is not /metrics.
+    An answer that takes longer than the interval leaves samples out. progress: called with the
+    number of samples that are over. Ctrl-C ends it with what there is, and so does a server that is
+    gone. Raises InputError where the first sample fails.
     """
     request = _request(url)
     where = _shown(url)
     scrapes: list[Scrape] = []
-    missed, in_a_row, last = 0, 0, ""
+    number, missed, in_a_row, last = 0, 0, 0, ""
     start = time.monotonic()
     try:
-        for number in range(int(duration / interval + 1e-9) + 1):
+        while number < samples(interval, duration) and in_a_row < GIVE_UP:
             time.sleep(max(0.0, start + number * interval - time.monotonic()))
+            taken = time.monotonic() - start
             try:
-                content, in_a_row = _fetch(request), 0
-                scrapes += parse_scrapes(content, where, time.monotonic() - start)
+                scrapes += parse_scrapes(_fetch(request), where, taken)
+                in_a_row = 0
             except (OSError, http.client.HTTPException, ValueError) as error:
                 last = str(error) if isinstance(error, InputError) else f"{where}: {_reason(error)}"
                 if not scrapes:
                     raise InputError(last) from None
                 missed, in_a_row = missed + 1, in_a_row + 1
+            over = max(number + 1, int((time.monotonic() - start) / interval))
             if progress:
-                progress(None if in_a_row else scrapes[-1])
-            if in_a_row == GIVE_UP:
-                break
+                progress(over - number)
+            number = over
     except KeyboardInterrupt:
         if not scrapes:
             raise

@@ -75,7 +75,10 @@ class Server:
         blocks = window.cache("num_gpu_blocks") or launch.num_gpu_blocks
         size = window.cache("block_size") or launch.block_size
         tokens = window.cache("kv_cache_size_tokens")
-        if not blocks or not size or blocks < 2 or "hybrid_kv" in launch.warnings or (
+        several_kinds = "hybrid_kv" in launch.warnings or any(
+            window.label(name) not in (None, "None")
+            for name in ("sliding_window", "mamba_page_size_padded"))
+        if not blocks or not size or blocks < 2 or several_kinds or (
                 tokens and abs(tokens - blocks * size) >= size):
             return None
         measured = launch.kv_cache and launch.kv_cache_tokens and not {
@@ -101,7 +104,7 @@ def server_of(window: Window, launches=(), predicted: Recommendation | None = No
         notices.append(Notice("server_not_found", (
             f"which of the {len(up)} launches serves is not known: " + (
                 f"{len(same)} have" if same else "none has") + " the pool that the scrapes show; "
-            "give its own start-up log alone")))
+            "give its own start-up log")))
     elif blocks and launch.num_gpu_blocks and launch.num_gpu_blocks != blocks:
         notices.append(Notice("other_server", (
             f"{launch.where}: {launch.num_gpu_blocks:,} blocks, but the scrapes show {blocks:,}: "
