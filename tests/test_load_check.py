@@ -1,6 +1,8 @@
 """The verdict under load: real runs of a server, scrapes made by hand, and what is no scrape."""
 
 import json
+import random
+from collections import Counter
 
 import pytest
 from click.testing import CliRunner
@@ -11,6 +13,7 @@ from vllm_tuning.load.check import check
 from vllm_tuning.load.server import read_recommendation
 from vllm_tuning.load.metrics import parse_scrapes, read_scrapes
 from vllm_tuning.load.window import Window
+from vllm_tuning.units import InputError
 
 ORACLE = ROOT.parent / "shared/oracle/load"
 DATA = ROOT / "data/load"
@@ -338,6 +341,27 @@ def test_files_that_are_not_there(tmp_path):
     assert run()[0] == 2
 
 
+def test_mutated_scrapes_are_a_verdict_or_one_sentence():
+    draw = random.Random(8)
+    pieces = ["NaN", "-1", "+Inf", "", '"', "{", "}", "\n", " ", "=", "\0", "engine", "1e400", "#"]
+    told = Counter()
+    for _ in range(300):
+        texts = [scrape(0.2, 3, preempted=0, more=lengths(100, 20, 5)),
+                 scrape(0.95, 3, preempted=2, more=lengths(100, 20, 9))]
+        for _ in range(draw.randint(1, 3)):
+            which, start = draw.randrange(2), draw.randrange(len(texts[0]))
+            text = texts[which]
+            texts[which] = text[:start] + draw.choice(pieces) + text[start + draw.randrange(9):]
+        try:
+            answer = verdict(*texts).to_dict()
+            json.dumps(answer, allow_nan=False)
+            told[answer["healthy"]] += 1
+        except InputError as error:
+            assert len(str(error).splitlines()) == 1
+            told["bad input"] += 1
+    assert told[False] and told["bad input"]
+
+
 # ---------------------------------------------------------------- baseline
 
 
@@ -350,6 +374,7 @@ def test_baseline_saved_and_compared(tmp_path):
     assert saved["load"]["preemptions"] == 60 and saved["load"]["steps"] == 897
     assert saved["load"]["mean_output_length"] == 128
     assert saved["versions"]["vllm"] == "0.32.0"
+    assert saved["configuration"]["gpu_memory_utilization"] == 0.92
     code, out, _ = run(DATA / "mns8.prom", "--launches", DATA / "mns8.csv", "--baseline", file,
                        "--json")
     changes = {change["name"]: change for change in json.loads(out)["baseline"]}

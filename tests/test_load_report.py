@@ -14,9 +14,11 @@ from test_load_check import DATA, lengths, scrape, verdict
 from vllm_tuning import Workload, find_optimum, model_of
 from vllm_tuning.cli import main
 from vllm_tuning.load import figures
+from vllm_tuning.load.baseline import baseline
 from vllm_tuning.load.bench_results import read_bench_results
 from vllm_tuning.load.runs import burst_runs, lengths_table, verdict_of_run
 from vllm_tuning.load.sweep_file import sweep_points, tuner_lists
+from vllm_tuning.load.text import check_text
 from vllm_tuning.report import write_report
 from vllm_tuning.units import InputError
 
@@ -175,15 +177,24 @@ def test_lengths_of_the_lesson():
 
 
 @pytest.mark.parametrize("text", [scrape(0.5, 3), lengths(100, 10), scrape(0.5, 3, preempted=1)])
-def test_the_lesson_takes_scrapes_that_lack_much(text, tmp_path):
+def test_scrapes_that_lack_much_are_drawn_and_told(text, tmp_path):
+    (tmp_path / "1.prom").write_text(text)
+    found = verdict_of_run(str(tmp_path))
+    assert check_text(found) and lengths_table(found).data
+    for draw, given in ((figures.kv_cache_usage, {"a": found}), (figures.requests, found),
+                        (figures.preemptions, {"a": found})):
+        assert draw(given).get_xlabel()
+    assert json.dumps(baseline(found), allow_nan=False)
+
+
+def test_the_lesson_says_what_is_wrong_in_one_sentence(tmp_path):
     import papermill
 
-    (tmp_path / "1.prom").write_text(text)
-    done = papermill.execute_notebook(
-        str(ROOT / "notebooks/05_under_load.ipynb"), None, {"metrics": str(tmp_path)},
-        progress_bar=False, cwd=str(ROOT))
-    assert not any(output.output_type == "error" for cell in done.cells
-                   for output in cell.get("outputs", ()))
+    with pytest.raises(papermill.PapermillExecutionError) as failed:
+        papermill.execute_notebook(str(ROOT / "notebooks/05_under_load.ipynb"), None,
+                                   {"metrics": "nope"}, progress_bar=False, cwd=str(ROOT))
+    assert str(failed.value).strip().endswith(
+        "nope: no such file or folder; carried runs: mns16, mns24, mns8")
 
 
 def test_runs_are_sorted():

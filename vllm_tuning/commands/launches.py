@@ -81,7 +81,8 @@ def recommend(launches, input_len, output_len, config, as_json, as_yaml, sweep, 
         from ..load.sweep_file import write_sweep
 
         environment = write_sweep(sweep, optimum)
-        click.echo(f"Written: {sweep}, {environment}", err=True)
+        if on_a_terminal():
+            click.echo(f"Written: {sweep}, {environment}", err=True)
 
 
 @click.command()

@@ -41,7 +41,7 @@ def baseline(verdict: Verdict) -> dict:
             "model": window.scrapes[0].model or launch and launch.model,
             "engines": len(window.engines),
             **{name: launch and getattr(launch, name) for name in _FLAGS},
-            "gpu_memory_utilization": window.label("gpu_memory_utilization"),
+            "gpu_memory_utilization": _share(window.label("gpu_memory_utilization")),
             "kv_cache_dtype": window.label("cache_dtype"),
             "block_size": pool and pool.block_size},
         "capacity": {
@@ -79,6 +79,14 @@ def compare(then: dict, verdict: Verdict) -> list[Change]:
     now = baseline(verdict)
     return [Change(name, then[part].get(name), value) for part in ("versions", *_PARTS)
             for name, value in now[part].items() if then[part].get(name) != value]
+
+
+def _share(text: str | None) -> float | None:
+    try:
+        value = float(text or "")
+    except ValueError:
+        return None
+    return value if 0 < value <= 1 else None
 
 
 def _own_version() -> str | None:
