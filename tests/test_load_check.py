@@ -39,7 +39,7 @@ def lengths(prompt, output, count=100):
     """Histograms of ``count`` requests of one length, with vLLM's buckets."""
     text = ""
     for name, length in (("prompt", prompt), ("generation", output)):
-        for bound in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 100_000, "+Inf"):
+        for bound in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 10**5, "+Inf"):
             held = count if bound == "+Inf" or length <= bound else 0
             text += f'vllm:request_{name}_tokens_bucket{{engine="0",le="{bound}"}} {held}\n'
         text += (f'vllm:request_{name}_tokens_sum{{engine="0"}} {count * length}\n'
@@ -178,8 +178,9 @@ def test_observed_lengths_against_those_assumed(tmp_path):
     done = CliRunner().invoke(main, ["recommend", "llama-3-8b-2-layers", "--input-len", "900",
                                      "--output-len", "300", "--json"])
     answer.write_text(done.stdout)
-    shorter, longer = (verdict(scrape(0.1, 1, preempted=0), scrape(
-        0.1, 1, preempted=0, more=lengths(1000, out)), predicted=read_recommendation(answer)) for out in (200, 201))
+    shorter, longer = (
+        verdict(scrape(0.1, 1, preempted=0), scrape(0.1, 1, preempted=0, more=lengths(1000, out)),
+                predicted=read_recommendation(answer)) for out in (200, 201))
     assert rules(shorter)["request_length"].verdict == "pass"
     assert rules(longer)["request_length"].verdict == "fail"
     assert rules(longer)["request_length"].measured == 1201
@@ -198,8 +199,8 @@ def test_the_pool_against_the_one_predicted(tmp_path):
                       f"{best['max_num_seqs']},{best['max_num_batched_tokens']}\n")
     for share, expected in ((0.995, "pass"), (0.98, "fail")):
         blocks = round(share * best["kv_cache_tokens"] / 16)
-        found = verdict(scrape(0.1, 1, preempted=0, blocks=blocks), scrape(
-            0.1, 1, preempted=0, blocks=blocks), predicted=read_recommendation(answer), launches=[launch])
+        texts = [scrape(0.1, 1, preempted=0, blocks=blocks)] * 2
+        found = verdict(*texts, predicted=read_recommendation(answer), launches=[launch])
         rule = rules(found)["kv_cache_tokens"]
         assert rule.verdict == expected and rule.measured == blocks * 16
 

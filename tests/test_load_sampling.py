@@ -23,7 +23,7 @@ from vllm_tuning.units import InputError
 
 @contextmanager
 def server(answer):
-    """A server on a free port; ``answer(handler, number)`` of each request, from 0. Gives its URL."""
+    """A server on a free port and its URL; ``answer(handler, number)`` each request, from 0."""
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self):
             self.server.asked.append(self.headers.get("Authorization"))

@@ -165,7 +165,8 @@ def write_report(launches, input_len, output_len, out_dir, config=None, name=Non
     """Write OUT/NAME.ipynb and OUT/NAME.html for the launches of one model.
 
     launches: a launches.csv, a folder of one, a carried set, a log, or a list of those that are one
-    fit. Lengths in tokens. metrics, bench: files of the section under load. NAME: ``name``, else a launches.csv's folder, the model of several logs,
+    fit. Lengths in tokens. metrics, bench: files of the section under load. NAME:
+    ``name``, else a launches.csv's folder, the model of several logs,
     or the file's stem. Raises InputError for bad input, before a kernel starts, and where the
     notebook fails: it stays alone.
     """

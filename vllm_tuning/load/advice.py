@@ -22,20 +22,20 @@ def observed_request(window: Window) -> Workload | None:
 
 
 def longest_length(window: Window) -> float | None:
-    """Tokens that no finished request exceeded, by the upper ends of the histograms; inf if open."""
+    """Tokens that no finished request exceeded, by the ends of the histograms; inf if open."""
     ends = [each and each.quantile(1.0) for each in map(
         window.histogram, ("prompt_length", "output_length"))]
     return None if None in ends else sum(ends)
 
 
 def against_preemption(window: Window, server: Server) -> str:
-    """Flags at which requests of the observed length all fit, and the pool that these would need."""
+    """Flags at which requests of the observed length all fit, and the pool they would need."""
     pool, request = server.pool(window), observed_request(window)
     seqs = server.max_num_seqs or round(window.peak("running") or 0)
     if request is None or pool is None:
         lacking = ("no finished request tells the length" if request is None else
                    "the pool is not known in tokens")
-        return (f"lower --max-num-seqs, or give the KV cache more memory; by how much is not known: "
+        return ("lower --max-num-seqs, or give the KV cache more memory; by how much is not known: "
                 f"{lacking}")
     fit, length = pool.requests(request.length), f"{request.length:,} tokens"
     what = f"requests of the observed p95 length ({length})"
@@ -58,8 +58,8 @@ def _for_the_longest(window: Window, pool: ServedPool, seqs: int):
     if 0 < fit < seqs:
         return fit, f"requests of the longest length observed (at most {longest:,.0f} tokens)", ""
     return None, (f"{seqs} requests of the observed p95 length fit: some are longer, or another "
-                  "cause takes blocks; lower --max-num-seqs step by step, or give the KV cache more "
-                  "memory"), ""
+                  "cause takes blocks; lower --max-num-seqs step by step, or give the KV cache "
+                  "more memory"), ""
 
 
 def _by_the_model(server: Server, request: Workload) -> str:
@@ -74,7 +74,7 @@ def _more_pool(pool: ServedPool, seqs: int, request: Workload, server: Server) -
 
 
 def _room(blocks: int, pool: ServedPool, server: Server) -> str:
-    """So many blocks in tokens and, where the log tells the bytes of one, in GiB and utilization."""
+    """So many blocks in tokens; where the log tells their bytes, in GiB and utilization."""
     tokens, launch = blocks * pool.block_size, server.launch
     said = f"{tokens:,} tokens to the pool"
     if not pool.token_bytes:
@@ -98,8 +98,8 @@ def against_a_full_pool(window: Window, server: Server) -> str:
     if running > 1:
         fewer = largest(lambda seqs: seqs * peak / running < PEAK_LIMIT)
         parts.append(f"lower --max-num-seqs to {fewer}: {running:,.0f} running requests held "
-                     f"{peak:.1%} of the pool" + (f", {peak * pool.usable / running:.1f} blocks each"
-                                                  if pool else ""))
+                     f"{peak:.1%} of the pool" + (
+                         f", {peak * pool.usable / running:.1f} blocks each" if pool else ""))
     if pool:
         more = math.floor(peak * pool.usable / PEAK_LIMIT) + 1 - pool.usable
         parts.append(f"add {_room(more, pool, server)}")

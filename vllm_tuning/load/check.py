@@ -67,7 +67,8 @@ class Verdict:
 
 
 def _figures(window: Window) -> dict:
-    return {"preemptions": preemptions(window), "kv_cache_usage_peak": window.peak("kv_cache_usage"),
+    return {"preemptions": preemptions(window),
+            "kv_cache_usage_peak": window.peak("kv_cache_usage"),
             "waiting_peak": count(window.peak("waiting")),
             "running_peak": count(window.peak("running"))}
 
@@ -146,8 +147,9 @@ def _flat_queue(window: Window) -> Rule:
     waiting = window.total("waiting")
     known = window.busy & np.isfinite(waiting)
     if known.sum() < BUSY_SCRAPES:
-        reason = ("vllm:num_requests_waiting is not among the metrics." if window.peak("waiting")
-                  is None else f"{known.sum()} of the scrapes met requests; it takes {BUSY_SCRAPES}.")
+        reason = ("vllm:num_requests_waiting is not among the metrics."
+                  if window.peak("waiting") is None else
+                  f"{known.sum()} of the scrapes met requests; it takes {BUSY_SCRAPES}.")
         return Rule("waiting", None, None, "unknown", f"{reason} {why}")
     queue, third = waiting[known], max(1, known.sum() // 3)
     growth = float(queue[-third:].mean() - queue[:third].mean())
@@ -160,12 +162,12 @@ def _flat_queue(window: Window) -> Rule:
 def _all_fit(window: Window, server: Server) -> Rule:
     seqs, pool, request = server.max_num_seqs, server.pool(window), observed_request(window)
     if not pool or not request:
-        return Rule("max_num_seqs", seqs, None, "unknown", "How many requests fit is not known: " + (
+        return Rule("max_num_seqs", seqs, None, "unknown", "How many fit is not known: " + (
             "no finished request tells the length." if not request else
             "the pool is not known in tokens."))
     fit = pool.requests(request.length)
-    why = (f"The pool holds {fit} requests of the observed p95 length ({request.length:,} tokens), all "
-           "full at once: up to that number nothing can preempt.")
+    why = (f"The pool holds {fit} requests of the observed p95 length ({request.length:,} tokens), "
+           "all full at once: up to that number nothing can preempt.")
     if seqs <= fit:
         return Rule("max_num_seqs", seqs, fit, "pass", why)
     if preemptions(window):
@@ -183,8 +185,8 @@ def _lengths_as_assumed(window: Window, server: Server) -> Rule:
                     "unknown", why + (" It does not say which: make it again." if not assumed else
                                       " No finished request tells the length."))
     ends = longest_length(window)
-    seen = (f"Observed p95: about {request.input_len:,} + {request.output_len:,} tokens, none above "
-            f"{ends:,.0f}; assumed: {assumed.input_len:,} + {assumed.output_len:,}. ")
+    seen = (f"Observed p95: about {request.input_len:,} + {request.output_len:,} tokens, none "
+            f"above {ends:,.0f}; assumed: {assumed.input_len:,} + {assumed.output_len:,}. ")
     longer = request.length > assumed.length
     return Rule("request_length", request.length, assumed.length, "fail" if longer else "pass",
                 seen + why, f"recommend again with --input-len {request.input_len} --output-len "
@@ -203,8 +205,8 @@ def _pool_as_predicted(window: Window, server: Server) -> Rule:
                   f" The server runs other flags ({flags[0]}, {flags[1]}) than recommended.")
         return Rule("kv_cache_tokens", measured, limit, "unknown", why + reason)
     off = abs(measured - limit) > POOL_TOLERANCE * limit
-    return Rule("kv_cache_tokens", measured, limit, "fail" if off else "pass", why,
-                "add the server's start-up log to the launches and recommend again" if off else None)
+    return Rule("kv_cache_tokens", measured, limit, "fail" if off else "pass", why, (
+        "add the server's start-up log to the launches and recommend again") if off else None)
 
 
 def _notices(window: Window):
@@ -212,10 +214,10 @@ def _notices(window: Window):
         yield Notice("restarted", f"the counters began anew {window.restarts} times: a restart, or "
                      "scrapes out of order; each stretch was counted by itself")
     if window.gone:
-        yield Notice("server_gone", f"the server stopped answering ({window.gone}); the verdict is on "
-                     f"the {len(window.scrapes)} scrapes before")
+        yield Notice("server_gone", f"the server stopped answering ({window.gone}); the verdict is "
+                     f"on the {len(window.scrapes)} scrapes before")
     elif window.missed:
         yield Notice("samples_missed", f"{window.missed} samples were not answered in time")
     if len(window.scrapes) == 1:
-        yield Notice("one_scrape", "one scrape shows one moment: peaks between scrapes are not seen, "
-                     "counters are since the start")
+        yield Notice("one_scrape", "one scrape shows one moment: what came before and after it is "
+                     "not seen, counters are since the start")

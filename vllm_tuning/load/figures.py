@@ -63,7 +63,8 @@ def preemptions_by_mns(runs, verdict: Verdict, ax=None):
     and the lengths.
     """
     ax, seqs = axes_of(ax), runs["max_num_seqs"]
-    ax.plot(seqs, runs["preemptions"], "s--", ms=5, color=LINES[1][0], label="preemptions, measured")
+    ax.plot(seqs, runs["preemptions"], "s--", ms=5, color=LINES[1][0],
+            label="preemptions, measured")
     ax.plot([], [], "o-", ms=5, color=LINES[0][0], label="tokens a step, measured (right)")
     pool, request = verdict.server.pool(verdict.window), observed_request(verdict.window)
     if pool and request:

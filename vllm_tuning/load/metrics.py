@@ -48,7 +48,7 @@ class Histogram:
         return self.total / self.count if self.count else None
 
     def quantile(self, share: float) -> float | None:
-        """The upper end of the bucket that holds the quantile; inf above the last, None if empty."""
+        """The upper end of the bucket that holds it; inf above the last, None if empty."""
         return next((bound for bound, count in sorted(self.buckets.items())
                      if self.count and count >= share * self.count), None)
 

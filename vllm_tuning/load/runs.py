@@ -52,7 +52,8 @@ def lengths_table(verdict: Verdict) -> Markdown:
         return f"| {name} | {length:,.0f} | {fit} | {how} |"
 
     return Markdown("\n".join((
-        "| length of a finished request | tokens | fit in the pool | |", "| --- | ---: | ---: | --- |",
+        "| length of a finished request | tokens | fit in the pool | |",
+        "| --- | ---: | ---: | --- |",
         row("mean", prompt.mean + output.mean, "measured: sum / count"),
         row("95th percentile", request.length, "estimated: buckets and mean"),
         row("none is longer than", longest_length(window), "measured: upper ends of the buckets"))))

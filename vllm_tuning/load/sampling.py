@@ -69,8 +69,8 @@ def _request(url: str) -> urllib.request.Request:
     except ValueError:
         raise InputError("the URL has no such form; expected http://HOST:8000/metrics") from None
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise InputError(f"{_shown(url)}: only http:// and https:// with a host are fetched, such as "
-                         "http://HOST:8000/metrics")
+        raise InputError(f"{_shown(url)}: only http:// and https:// with a host are fetched, such "
+                         "as http://HOST:8000/metrics")
     if parts.username is not None or parts.password is not None:
         raise InputError(f"{_shown(url)}: a name or a password in a URL ends up in logs; give a "
                          f"token in the environment variable {TOKEN}")

@@ -24,7 +24,7 @@ def verdict_of(optimum: Optimum, sources, metrics) -> Verdict:
 
 
 def load_section(optimum: Optimum, sources, metrics=(), bench=()) -> HTML | None:
-    """Verdict, three-way table and time lines of the scrapes, then benchmarks; None without both."""
+    """Verdict, three-way table and time lines of the scrapes; then benchmarks. None of neither."""
     parts = []
     if metrics:
         verdict = verdict_of(optimum, sources, metrics)

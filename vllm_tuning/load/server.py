@@ -70,7 +70,7 @@ class Server:
         return self.launch and self.launch.max_num_seqs
 
     def pool(self, window: Window) -> ServedPool | None:
-        """As the scrapes tell it, else the log; None where a token has no one price or neither does."""
+        """As the scrapes tell it, else the log; None where neither does, or a token has no price."""
         launch = self.launch or Launch()
         blocks = window.cache("num_gpu_blocks") or launch.num_gpu_blocks
         size = window.cache("block_size") or launch.block_size

@@ -61,7 +61,7 @@ def tuner_lists(optimum: Optimum) -> tuple[list[int], list[int]]:
 
 
 def write_sweep(path: str | os.PathLike, optimum: Optimum) -> Path:
-    """Write the parameter file, and beside it NAME.env for auto_tune.sh; gives the latter's path."""
+    """Write the parameter file, and beside it NAME.env for auto_tune.sh, whose path it gives."""
     path = Path(path)
     points = {point.name: {"max_num_seqs": point.max_num_seqs,
                            "max_num_batched_tokens": point.max_num_batched_tokens}

@@ -26,7 +26,8 @@ def check_text(verdict: Verdict, changes: list[Change] | None = None, paint=plai
              f"  {'':<26}{'measured':>14}{'limit':>14}"]
     for rule in verdict.rules:
         lines.append(f"  {NAMES[rule.name]:<26}{shown(rule, rule.measured):>14}"
-                     f"{shown(rule, rule.limit):>14}  " + paint(rule.verdict, fg=_COLOUR[rule.verdict]))
+                     f"{shown(rule, rule.limit):>14}  "
+                     + paint(rule.verdict, fg=_COLOUR[rule.verdict]))
     if len(window.engines) > 1:
         lines += ["", "  Each engine: preemptions, KV cache usage, waiting, running at most"]
         lines += [f"  {one['engine']:>6}" + "".join(
@@ -39,7 +40,8 @@ def check_text(verdict: Verdict, changes: list[Change] | None = None, paint=plai
             lines += [paint(line, bold=True) for line in _wrap(
                 f"Change: {rule.change}.")] if rule.change else []
     for notice in verdict.notices:
-        lines += ["", *(paint(line, fg="yellow") for line in _wrap(f"{notice.name}: {notice.text}."))]
+        lines += ["", *(paint(line, fg="yellow")
+                        for line in _wrap(f"{notice.name}: {notice.text}."))]
     if changes is not None:
         lines += ["", paint("What differs from the baseline", bold=True),
                   f"  {'':<36}{'then':>18}{'now':>18}",

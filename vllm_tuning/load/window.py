@@ -85,7 +85,7 @@ class Window:
         return counted
 
     def increase(self, name: str) -> float | None:
-        """Last minus first of a counter over restarts; None where no engine has it in two scrapes."""
+        """Last minus first of a counter; None where no engine has it in two scrapes."""
         last = self.counted(name)[-1]
         return float(last) if np.isfinite(last) else None
 
@@ -111,8 +111,8 @@ class Window:
             made, started = (self.series(name, engine) for name in ("generation_tokens", "started"))
             for now in np.flatnonzero((np.diff(made) < 0) & (np.diff(started) == 0)) + 1:
                 raise InputError(f"{self.scrapes[now].where}: counts fewer tokens than "
-                                 f"{self.scrapes[now - 1].where}, and the server was not restarted: "
-                                 "give the scrapes in time order")
+                                 f"{self.scrapes[now - 1].where}, and the server was not "
+                                 "restarted: give the scrapes in time order")
 
     @property
     def seconds(self) -> np.ndarray | None:
