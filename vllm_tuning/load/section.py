@@ -63,7 +63,7 @@ def three_way(optimum: Optimum, verdict: Verdict) -> str:
              pool and pool.tokens),
             ("requests at once", best and best.max_num_seqs, launch and launch.max_num_seqs,
              running),
-            ("request (tokens, p95)", optimum.workload.length, None, request and request.length),
+            ("request (tokens, p95)" + tag("estimated"), optimum.workload.length, None, request and request.length),
             ("use of the KV cache, peak", None, full, peak),
             ("preemptions", best and 0, None, lost)]
     cells = [(name, *(_cell(value, name) for value in values)) for name, *values in rows]
