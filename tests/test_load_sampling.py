@@ -13,7 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from click.testing import CliRunner
 
-from test_load_check import scrape
+from test_load_check import lengths, scrape
 from vllm_tuning.cli import main
 from vllm_tuning.load import sampling
 from vllm_tuning.load.check import check
@@ -71,6 +71,16 @@ def test_samples_at_the_interval_and_gives_the_verdict():
     assert 0.4 <= time.monotonic() - begun < 3 and len(http.asked) == answer["scrapes"] == 5
     assert code == 0 and answer["healthy"] is True
     assert answer["kv_cache_usage_peak"] == pytest.approx(0.7)
+
+
+def test_samples_that_are_kept_give_the_same_verdict(tmp_path):
+    file = tmp_path / "load.prom"
+    with server(lambda h, n: send(h, "# HELP x y\n" + scrape(
+            0.1 * n, 4, 1, preempted=n, made=n, more=lengths(1000, 200, n)))) as (_, url):
+        _, live, _ = run(url, "--interval", 0.1, "--duration", 0.3, "--json", "--keep", file)
+    _, saved, _ = run(file, "--json")
+    assert json.loads(saved) == json.loads(live) and json.loads(live)["scrapes"] == 4
+    assert run(file, "--keep", file)[0] == 2
 
 
 def test_unhealthy_is_exit_3():

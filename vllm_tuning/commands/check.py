@@ -20,9 +20,11 @@ from .options import json_option, progress_bar
               metavar="S", help="Seconds from one sample of a URL to the next.")
 @click.option("--duration", type=click.FloatRange(0, 7 * 86400), default=60.0, show_default=True,
               metavar="S", help="How long a URL is sampled; Ctrl-C ends it with what there is.")
+@click.option("--keep", metavar="FILE.prom",
+              help="Write the samples of a URL with their times, for report --metrics.")
 @json_option
 @click.pass_context
-def check(ctx, metrics, launches, recommendation, baseline, save_baseline, interval, duration,
+def check(ctx, metrics, launches, recommendation, baseline, save_baseline, interval, duration, keep,
           as_json):
     """Is the server healthy under this load? METRICS: scrapes of /metrics, or its URL.
 
@@ -38,8 +40,8 @@ def check(ctx, metrics, launches, recommendation, baseline, save_baseline, inter
     # What is wrong with a file is told before the sampling, not after it.
     predicted = read_recommendation(recommendation) if recommendation else None
     earlier = read_baseline(baseline) if baseline else None
-    _check_files(launches, save_baseline)
-    verdict = judge(_window(metrics, interval, duration), launches, predicted)
+    _check_files(launches, [save_baseline, keep])
+    verdict = judge(_window(metrics, interval, duration, keep), launches, predicted)
     changes = compare(earlier, verdict) if earlier else None
     if save_baseline:
         save(save_baseline, verdict)
@@ -53,25 +55,32 @@ def check(ctx, metrics, launches, recommendation, baseline, save_baseline, inter
     ctx.exit(3 if verdict.healthy is False else 0)
 
 
-def _check_files(launches, save_baseline):
+def _check_files(launches, outputs):
     from ..sources import read_source
 
     if "-" in launches:
         raise InputError("-: check reads its launches twice; save the log to a file first")
     for source in launches:
         read_source(source)
-    if save_baseline and not Path(save_baseline).absolute().parent.is_dir():
-        raise InputError(f"{save_baseline}: no such folder to write to")
+    for output in filter(None, outputs):
+        if not Path(output).absolute().parent.is_dir():
+            raise InputError(f"{output}: no such folder to write to")
 
 
-def _window(metrics, interval, duration):
+def _window(metrics, interval, duration, keep):
+    from ..launches import write_whole
     from ..load.metrics import read_scrapes
     from ..load.sampling import is_url, sample, samples
     from ..load.window import Window
 
     if not any(map(is_url, metrics)):
+        if keep:
+            raise click.UsageError("--keep is for the samples of a URL")
         return Window(tuple(read_scrapes(metrics)))
     if len(metrics) > 1:
         raise click.UsageError("METRICS is one URL, or files")
     with progress_bar(samples(interval, duration), "samples") as progress:
-        return sample(metrics[0], interval, duration, progress)
+        window = sample(metrics[0], interval, duration, progress, kept := [])
+    if keep:
+        write_whole(keep, "".join(kept))
+    return window

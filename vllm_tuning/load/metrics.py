@@ -113,6 +113,14 @@ def parse_scrapes(content: bytes, where: str, seconds: float | None = None) -> l
     return [_scrape(always | samples[time], where, time) for time in sorted(samples)]
 
 
+def stamped(content: bytes, seconds: float) -> str:
+    """The lines of one scrape that are read, each with the time as ``parse_scrapes`` reads it."""
+    names = (_CACHE, _PROCESS_START, *(name for group in (FIGURES, HISTOGRAMS)
+                                       for each in group.values() for name in each))
+    return "".join(f"{line} {round(1000 * seconds)}\n" for line in content.decode().splitlines()
+                   if line.startswith(names))
+
+
 def _text(content: bytes, where: str) -> str:
     try:
         text = content.decode("utf-8-sig")

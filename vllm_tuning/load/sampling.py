@@ -8,7 +8,7 @@ import urllib.request
 from collections.abc import Callable
 from urllib.parse import urlsplit
 
-from .metrics import Scrape, parse_scrapes
+from .metrics import Scrape, parse_scrapes, stamped
 from .window import Window
 from ..units import InputError
 
@@ -28,11 +28,12 @@ def is_url(text: str) -> bool:
 
 
 def sample(url: str, interval: float, duration: float,
-           progress: Callable[[int], object] | None = None) -> Window:
+           progress: Callable[[int], object] | None = None,
+           kept: list[str] | None = None) -> Window:
     """Scrapes of ``url`` every ``interval`` seconds for ``duration`` seconds.
 
     An answer that takes longer than the interval leaves samples out. progress: called with the
-    number of samples that are over. Ctrl-C ends it with what there is, and so does a server that is
+    number of samples that are over. kept: takes the text of each, with its time. Ctrl-C ends it with what there is, and so does a server that is
     gone. Raises InputError where the first sample fails.
     """
     request = _request(url)
@@ -45,8 +46,11 @@ def sample(url: str, interval: float, duration: float,
             time.sleep(max(0.0, start + number * interval - time.monotonic()))
             taken = time.monotonic() - start
             try:
-                scrapes += parse_scrapes(_fetch(request), where, taken)
+                content = _fetch(request)
+                scrapes += parse_scrapes(content, where, taken)
                 in_a_row = 0
+                if kept is not None:
+                    kept.append(stamped(content, taken))
             except (OSError, http.client.HTTPException, ValueError) as error:
                 last = str(error) if isinstance(error, InputError) else f"{where}: {_reason(error)}"
                 if not scrapes:
