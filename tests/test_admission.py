@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from vllm_tuning.budget.admission import (RunningRequest, lengths_from_metrics, seqs_by_length,
-                                   seqs_for_risk)
+from vllm_tuning.budget.admission import (RunningRequest, lengths_from_histograms,
+                                          lengths_from_metrics, seqs_by_length, seqs_for_risk)
 from vllm_tuning.cli import main
 from vllm_tuning.kv_cache import CacheLayout, Group
 from vllm_tuning.units import InputError
@@ -89,6 +89,14 @@ def test_lengths_of_a_scrape():
 def test_a_histogram_that_is_none(old, new):
     with pytest.raises(InputError, match="prompt_tokens_bucket"):
         lengths_from_metrics(METRICS.replace(old, new))
+
+
+def test_lengths_of_a_histogram_with_its_mean_by_hand():
+    """Half in (50, 100], half in (100, 200], mean 120 = 75 + 0.6 * 75: at 0.6, so 80 and 160."""
+    prompt = {50.0: 0, 100.0: 50, 200.0: 100, float("inf"): 100}, 120.0
+    lengths = lengths_from_histograms(prompt, ({100.0: 0, 200.0: 7, float("inf"): 7}, 128.0))
+    assert [each.input_len for each in lengths] == [80] * 50 + [160] * 50
+    assert {each.output_len for each in lengths} == {128}
 
 
 @pytest.mark.parametrize("name, text", [

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 import vllm_tuning
 
@@ -30,7 +31,7 @@ TARGETS = {"setup", "report", "test", "test-vllm", "lab", "notebooks", "benchmar
 
 
 def bounds(requirements):
-    return {requirement.name: requirement.specifier for requirement in requirements}
+    return {canonicalize_name(requirement.name): requirement.specifier for requirement in requirements}
 
 
 def locked():

@@ -5,6 +5,7 @@ import errno
 import click
 
 from .commands.budget import budget
+from .commands.check import check
 from .commands.launches import fit, read, recommend, report
 from .commands.launching import measure, plan
 from .commands.options import complain
@@ -40,5 +41,5 @@ def main():
     """
 
 
-for command in (read, fit, recommend, report, budget, plan, measure, simulate):
+for command in (read, fit, recommend, report, budget, plan, measure, simulate, check):
     main.add_command(command)

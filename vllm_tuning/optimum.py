@@ -98,6 +98,8 @@ class Optimum:
                  "max_num_batched_tokens": self.max_num_batched_tokens}
         best = self.recommended
         return {
+            "workload": {"input_len": self.workload.input_len,
+                         "output_len": self.workload.output_len},
             "method": None if seed.reason else {
                 **{name: nominal(getattr(seed, name)) for name in names},
                 "stderr": {name: stderr(getattr(seed, name)) for name in names}},

@@ -175,18 +175,22 @@ class Report:
     optimum: Optimum = field(repr=False)
 
 
-def write_report(launches, input_len, output_len, out_dir, config=None, name=None) -> Report:
+def write_report(launches, input_len, output_len, out_dir, config=None, name=None, metrics=(),
+                 bench=()) -> Report:
     """Write OUT/NAME.ipynb and OUT/NAME.html for the launches of one model.
 
     launches: a launches.csv, a folder of one, a carried set, a log, or a list of those that are one
-    fit. Lengths in tokens. NAME: ``name``, else a launches.csv's folder, the model of several logs,
+    fit. Lengths in tokens. metrics, bench: files of the section under load. NAME:
+    ``name``, else a launches.csv's folder, the model of several logs,
     or the file's stem. Raises InputError for bad input, before a kernel starts, and where the
     notebook fails: it stays alone.
     """
-    return next(write_reports([launches], input_len, output_len, out_dir, config, name))
+    return next(write_reports([launches], input_len, output_len, out_dir, config, name, metrics,
+                              bench))
 
 
-def write_reports(models, input_len, output_len, out_dir, config=None, name=None) -> Iterator[Report]:
+def write_reports(models, input_len, output_len, out_dir, config=None, name=None, metrics=(),
+                  bench=()) -> Iterator[Report]:
     """``write_report`` for many, all read and fitted before one is run; an equal name gets -2.
 
     Each is yielded once it is written: both of its files, or none.
@@ -199,6 +203,8 @@ def write_reports(models, input_len, output_len, out_dir, config=None, name=None
         raise InputError(str(error)) from None
     models = [[one] if isinstance(one, (str, os.PathLike)) else list(one) for one in models]
     optima = [find_optimum(model_of(sources, config), workload) for sources in models]
+    if metrics or bench:
+        _check_load(models, optima, metrics, bench)
     try:
         Path(out_dir).mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=out_dir).close()
@@ -219,13 +225,27 @@ def write_reports(models, input_len, output_len, out_dir, config=None, name=None
         notebook = run_template(done.notebook, base, {
             "launches": names if len(names) > 1 else names[0], "name": name or stem,
             "input_len": input_len, "output_len": output_len,
-            "config": os.path.relpath(config, base) if config else ""})
+            "config": os.path.relpath(config, base) if config else "",
+            **{kind: [os.path.relpath(file, base) for file in files] for kind, files in
+               (("metrics", metrics), ("bench", bench)) if files}})
         text = nbformat.writes(notebook) + "\n"
         page = to_page(notebook, stem)
         write_whole(done.notebook, text)
         write_whole(done.html, page)
         reports.add(stem.casefold())
         yield done
+
+
+def _check_load(models, optima, metrics, bench) -> None:
+    """What is wrong with the files of the load, before a kernel starts. Raises InputError."""
+    from .load.bench_results import read_bench_results
+    from .load.section import verdict_of
+
+    if len(models) > 1:
+        raise InputError("metrics and benchmarks are of one server; report its launches alone")
+    read_bench_results(bench)
+    if metrics:
+        verdict_of(optima[0], models[0], metrics)
 
 
 def _own_name(sources, shown: list[Path]) -> str:

@@ -89,13 +89,7 @@ def seqs_for_risk(request: RunningRequest, blocks: int, risk: float) -> Risk:
 
 
 def lengths_from_metrics(text: str) -> list[Workload]:
-    """A hundred requests with the lengths of a /metrics scrape's histograms, at 1 % steps of each.
-
-    A histogram tells that so many are at most so long: the upper end of the bucket is taken (twice
-    the last finite one above it), so the lengths are never too short but for that tail. Prompts and
-    outputs are matched by rank, the dearest pairing, since a histogram does not tell which go
-    together. Raises InputError where there are none.
-    """
+    """``lengths_from_histograms`` of a /metrics scrape, at the upper ends. Raises InputError."""
     counts: dict = {"prompt": {}, "generation": {}}
     for kind, labels, value in _BUCKET.findall(text):
         bound = re.search(r'le="([^"]+)"', labels)
@@ -107,16 +101,33 @@ def lengths_from_metrics(text: str) -> list[Workload]:
             raise InputError(f"metrics: vllm:request_{kind}_tokens_bucket{{{labels[:80]}}} "
                              f"{value[:20]} is no count of requests up to a length")
         counts[kind][key] = counts[kind].get(key, 0.0) + count
+    return lengths_from_histograms((counts["prompt"], None), (counts["generation"], None))
+
+
+def lengths_from_histograms(prompt, generation) -> list[Workload]:
+    """A hundred requests with the lengths of two histograms, at 1 % steps of each.
+
+    Each: (requests at or below each upper end, mean length or None). A histogram tells that so many
+    are at most so long. Without a mean the upper end of the bucket is taken (twice the last finite
+    one above it), so the lengths are never too short but for that tail. With it all stand at the
+    same share of their bucket, the one that gives the mean. Prompts and outputs are matched by
+    rank, the dearest pairing, since a histogram does not tell which go together. Raises InputError
+    where there are none.
+    """
     found = []
-    for kind, buckets in counts.items():
+    for kind, (buckets, mean) in (("prompt", prompt), ("generation", generation)):
         bounds = np.array(sorted(buckets))
         held = np.array([buckets[bound] for bound in bounds])
         if not len(held) or held[-1] <= 0:
             raise InputError(f"metrics: no vllm:request_{kind}_tokens with requests in it")
         if not np.isfinite(bounds[-1]):
             bounds[-1] = 2 * bounds[-2] if len(bounds) > 1 else 1
+        lows, counts = np.r_[0, bounds[:-1]], np.diff(held, prepend=0) / held[-1]
+        share = 1.0 if mean is None else float(np.clip(
+            (mean - lows @ counts) / ((bounds - lows) @ counts), 0, 1))
         places = np.searchsorted(held / held[-1], (np.arange(100) + 0.5) / 100)
-        found.append(np.maximum(1, bounds[places]).astype(int))
+        lengths = np.ceil((lows + share * (bounds - lows))[places] - 1e-6)
+        found.append(np.maximum(1, lengths).astype(int))
     return [Workload(int(prompt), int(output)) for prompt, output in zip(*found)]
 
 

@@ -58,9 +58,11 @@ def fit(launches, config, as_json):
 @config_option
 @json_option
 @click.option("--yaml", "as_yaml", is_flag=True, help="A file for vllm serve --config.")
+@click.option("--sweep", metavar="FILE", help="Write a few launches around the answer for vllm "
+              "bench sweep serve --serve-params, and FILE's .env for auto_tune.sh.")
 @click.option("--no-chunked-prefill", "chunked_prefill", is_flag=True, default=True,
               flag_value=False, help="The server runs without it: mnbt >= max_model_len.")
-def recommend(launches, input_len, output_len, config, as_json, as_yaml, chunked_prefill):
+def recommend(launches, input_len, output_len, config, as_json, as_yaml, sweep, chunked_prefill):
     """The flags for requests of a given length, with the pool to expect."""
     from ..memory_model import model_of
     from ..optimum import find_optimum
@@ -75,6 +77,12 @@ def recommend(launches, input_len, output_len, config, as_json, as_yaml, chunked
         click.echo(optimum.to_yaml(), nl=False)
     else:
         click.echo(dump(optimum) if as_json else answer_text(optimum, click.style))
+    if sweep:
+        from ..load.sweep_file import write_sweep
+
+        environment = write_sweep(sweep, optimum)
+        if on_a_terminal():
+            click.echo(f"Written: {sweep}, {environment}", err=True)
 
 
 @click.command()
@@ -83,7 +91,11 @@ def recommend(launches, input_len, output_len, config, as_json, as_yaml, chunked
 @config_option
 @click.option("-o", "--output", "folder", default="reports", show_default=True, metavar="DIR",
               help="Where NAME.ipynb and NAME.html go.")
-def report(launches, input_len, output_len, config, folder):
+@click.option("--metrics", multiple=True, metavar="FILE", help="Scrapes of /metrics under load, "
+              "in time order, or a folder of *.prom: adds a section.")
+@click.option("--bench", multiple=True, metavar="FILE",
+              help="Results of vllm bench serve: adds throughput, TTFT and TPOT.")
+def report(launches, input_len, output_len, config, folder, metrics, bench):
     """An executed notebook and an HTML page for each model: a table, or all logs of one model."""
     from ..report import write_reports
     from ..sources import by_model
@@ -92,7 +104,8 @@ def report(launches, input_len, output_len, config, folder):
     if "-" in launches:
         raise InputError("-: report reads its launches twice; save the log to a file first")
     progress = on_a_terminal()
-    for done in write_reports(by_model(launches), input_len, output_len, folder, config=config):
+    for done in write_reports(by_model(launches), input_len, output_len, folder, config=config,
+                              metrics=metrics, bench=bench):
         if progress:
             click.echo(f"{done.notebook}", err=True)
         if len(launches) > 1:

@@ -51,12 +51,12 @@ def workload_options(command):
 
 
 @contextlib.contextmanager
-def progress_bar(count: int):
+def progress_bar(count: int, label: str = "requests"):
     """A bar on stderr, on a terminal only; what to call with the number of the newly done."""
     if not on_a_terminal():
         yield None
         return
-    with click.progressbar(length=count, label="requests", file=sys.stderr,
+    with click.progressbar(length=count, label=label, file=sys.stderr,
                            update_min_steps=max(1, count // 200)) as bar:
         yield bar.update
 

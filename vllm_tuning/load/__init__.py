@@ -1,0 +1,1 @@
+"""The server under load: its /metrics against the prediction, and benchmarks around the answer."""

@@ -1,0 +1,96 @@
+"""The memory baseline: configuration, capacity and figures under load, saved and compared."""
+
+import json
+import os
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+
+from .check import Verdict, count
+from .server import read_json
+from ..launches import write_whole
+from ..units import InputError
+
+_PARTS = ("configuration", "capacity", "load")
+_FLAGS = ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "tensor_parallel_size",
+          "pipeline_parallel_size")
+
+
+@dataclass(frozen=True)
+class Change:
+    """One figure of an earlier baseline and now; None where it is not known."""
+
+    name: str
+    then: object
+    now: object
+
+
+def baseline(verdict: Verdict) -> dict:
+    """What to remember of a server under load: shares, tokens, seconds; None = not known."""
+    window, server = verdict.window, verdict.server
+    launch, pool, seconds = server.launch, server.pool(window), window.seconds
+    duration = round(float(seconds[-1]), 3) if seconds is not None and len(seconds) > 1 else None
+    counts = {name: count(window.increase(name)) for name in ("prompt_tokens", "generation_tokens")}
+    times = {name: window.histogram(name) for name in (
+        "time_to_first_token", "inter_token_latency", "request_latency")}
+    finished, steps = window.histogram("output_length"), window.histogram("steps")
+    lengths = {name: window.histogram(name) for name in ("prompt_length", "output_length")}
+    return {
+        "baseline_of": "vllm-tuning check",
+        "versions": {"vllm_tuning": _own_version(), "vllm": launch and launch.vllm_version},
+        "configuration": {
+            "model": window.scrapes[0].model or launch and launch.model,
+            "engines": len(window.engines),
+            **{name: launch and getattr(launch, name) for name in _FLAGS},
+            "gpu_memory_utilization": _share(window.label("gpu_memory_utilization")),
+            "kv_cache_dtype": window.label("cache_dtype"),
+            "block_size": pool and pool.block_size},
+        "capacity": {
+            "num_gpu_blocks": pool and pool.blocks, "kv_cache_tokens": pool and pool.tokens,
+            "predicted_kv_cache_tokens": server.predicted and server.predicted.kv_cache_tokens},
+        "load": {
+            **{name: value for name, value in verdict.to_dict().items() if name in (
+                "healthy", "preemptions", "kv_cache_usage_peak", "waiting_peak", "running_peak")},
+            "seconds": duration, **counts,
+            "generation_tokens_per_second": counts["generation_tokens"] / duration
+            if duration and counts["generation_tokens"] else None,
+            "requests_finished": finished and count(finished.count),
+            "steps": steps and count(steps.count),
+            **{f"mean_{name}": each and each.mean for name, each in lengths.items()},
+            **{f"mean_{name}_seconds": each and each.mean for name, each in times.items()}},
+    }
+
+
+def save_baseline(path: str | os.PathLike, verdict: Verdict) -> None:
+    """Write the baseline as JSON, whole or not at all."""
+    write_whole(path, json.dumps(baseline(verdict), indent=2, allow_nan=False) + "\n")
+
+
+def read_baseline(path: str | os.PathLike) -> dict:
+    """What ``save_baseline`` wrote. Raises InputError."""
+    expected = "a baseline that vllm-tuning check --save-baseline wrote"
+    then = read_json(path, expected)
+    if not all(isinstance(then.get(part), dict) for part in (*_PARTS, "versions")):
+        raise InputError(f"{path}: no {', '.join(_PARTS)}; expected {expected}")
+    return then
+
+
+def compare(then: dict, verdict: Verdict) -> list[Change]:
+    """The figures that differ from an earlier baseline."""
+    now = baseline(verdict)
+    return [Change(name, then[part].get(name), value) for part in ("versions", *_PARTS)
+            for name, value in now[part].items() if then[part].get(name) != value]
+
+
+def _share(text: str | None) -> float | None:
+    try:
+        value = float(text or "")
+    except ValueError:
+        return None
+    return value if 0 < value <= 1 else None
+
+
+def _own_version() -> str | None:
+    try:
+        return version("vllm-tuning")
+    except PackageNotFoundError:
+        return None

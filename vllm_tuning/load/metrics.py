@@ -1,0 +1,226 @@
+"""A server's /metrics, as saved or as fetched, of any release: Prometheus text -> scrapes.
+
+One table of names, newest first. What a scrape does not hold is absent, never 0.
+"""
+
+import math
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..units import InputError
+
+FIGURES = {
+    "kv_cache_usage": ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),  # up to 0.11
+    "running": ("vllm:num_requests_running",),
+    "waiting": ("vllm:num_requests_waiting",),
+    "preemptions": ("vllm:num_preemptions_total", "vllm:num_preemptions"),
+    "prompt_tokens": ("vllm:prompt_tokens_total",),
+    "generation_tokens": ("vllm:generation_tokens_total",),
+    "started": ("vllm:num_preemptions_created", "vllm:num_preemptions_total_created"),
+}
+HISTOGRAMS = {
+    "prompt_length": ("vllm:request_prompt_tokens",),
+    "output_length": ("vllm:request_generation_tokens",),
+    "time_to_first_token": ("vllm:time_to_first_token_seconds",),
+    "inter_token_latency": ("vllm:inter_token_latency_seconds",
+                            "vllm:time_per_output_token_seconds"),  # up to 0.10
+    "request_latency": ("vllm:e2e_request_latency_seconds",),
+    "steps": ("vllm:iteration_tokens_total",),
+}
+_CACHE = "vllm:cache_config_info"
+_PROCESS_START = "process_start_time_seconds"
+_LARGEST_FILE = 2**26
+_EXPECTED = "expected what GET /metrics of a vLLM server answers"
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """Observations at or below each upper end, the sum of all, and their count."""
+
+    buckets: dict[float, float]
+    total: float
+    count: float
+
+    @property
+    def mean(self) -> float | None:
+        return self.total / self.count if self.count else None
+
+    def quantile(self, share: float) -> float | None:
+        """The upper end of the bucket that holds it; inf above the last, None if empty."""
+        return next((bound for bound, count in sorted(self.buckets.items())
+                     if self.count and count >= share * self.count), None)
+
+
+@dataclass
+class EngineScrape:
+    """One engine at one moment, under the names of ``FIGURES`` and ``HISTOGRAMS``.
+
+    cache: the labels of vllm:cache_config_info.
+    """
+
+    figures: dict[str, float] = field(default_factory=dict)
+    histograms: dict[str, Histogram] = field(default_factory=dict)
+    cache: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Scrape:
+    """All engines at one moment; ``seconds`` since some origin, None where no time is known."""
+
+    where: str
+    seconds: float | None
+    engines: dict[str, EngineScrape]
+    model: str | None = None
+
+
+def read_scrapes(paths: Iterable[str | os.PathLike]) -> list[Scrape]:
+    """The scrapes of saved files in the order given; a folder is its ``*.prom`` by name.
+
+    Raises InputError ``FILE: what is wrong, and what would be right``.
+    """
+    scrapes = []
+    for path in map(Path, paths):
+        files = sorted(path.glob("*.prom")) if path.is_dir() else [path]
+        if not files:
+            raise InputError(f"{path}: no *.prom in this folder; {_EXPECTED}, saved")
+        for file in files:
+            try:
+                with file.open("rb") as saved:
+                    content = saved.read(_LARGEST_FILE)
+            except OSError as error:
+                raise InputError(f"{file}: cannot be read: {error.strerror or error}") from None
+            scrapes += parse_scrapes(content, str(file))
+    return scrapes
+
+
+def parse_scrapes(content: bytes, where: str, seconds: float | None = None) -> list[Scrape]:
+    """The scrapes in a Prometheus text: one, or one for each time stamp that it writes.
+
+    ``seconds``: when it was taken. Raises InputError, its line naming ``where``.
+    """
+    samples: dict[float | None, dict] = {}
+    for name, labels, value, time in _samples(_text(content, where), where):
+        key = name, tuple(sorted(labels.items()))
+        if key in samples.setdefault(time, {}):
+            raise InputError(f"{where}: {name} stands twice for the same labels; one scrape a "
+                             "file, or a time stamp on each line")
+        samples[time][key] = value
+    always = samples.pop(None, {})
+    if not samples:
+        return [_scrape(always, where, seconds)]
+    return [_scrape(always | samples[time], where, time) for time in sorted(samples)]
+
+
+def stamped(content: bytes, seconds: float) -> str:
+    """The lines of one scrape that are read, each with the time as ``parse_scrapes`` reads it."""
+    names = (_CACHE, _PROCESS_START, *(name for group in (FIGURES, HISTOGRAMS)
+                                       for each in group.values() for name in each))
+    return "".join(f"{line} {round(1000 * seconds)}\n" for line in content.decode().splitlines()
+                   if line.startswith(names))
+
+
+def _text(content: bytes, where: str) -> str:
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        text = "\0"
+    if "\0" in text:
+        raise InputError(f"{where}: not a text; {_EXPECTED}")
+    if len(content) >= _LARGEST_FILE:
+        raise InputError(f"{where}: larger than 64 MiB; {_EXPECTED}")
+    start = text.lstrip()[:1]
+    if start in ("<", "{", "["):
+        kind = "an HTML page" if start == "<" else "JSON"
+        raise InputError(f"{where}: {kind}, not metrics; {_EXPECTED}")
+    if not start:
+        raise InputError(f"{where}: empty; {_EXPECTED}")
+    if not text.endswith("\n"):
+        raise InputError(f"{where}: ends in the middle of a line: cut off while it was saved? "
+                         "Scrape again")
+    return text
+
+
+def _samples(text: str, where: str):
+    from prometheus_client.parser import text_string_to_metric_families
+
+    try:
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples:
+                if sample.name.startswith("vllm:") or sample.name == _PROCESS_START:
+                    yield (sample.name, sample.labels, float(sample.value),
+                           None if sample.timestamp is None else float(sample.timestamp))
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+        reason = " ".join(str(error).split())[:80] or type(error).__name__
+        raise InputError(f"{where}: not Prometheus text ({reason}); {_EXPECTED}") from None
+
+
+def _scrape(samples: dict, where: str, seconds: float | None) -> Scrape:
+    engines: dict[str, EngineScrape] = {}
+    found: dict[str, dict[str, list]] = {}
+    model = start = None
+    for (name, items), value in samples.items():
+        labels = dict(items)
+        if name == _PROCESS_START:
+            start = value
+            continue
+        engine = labels.get("engine") or "0"
+        model = model or labels.get("model_name")
+        if name == _CACHE:
+            engines.setdefault(engine, EngineScrape()).cache.update(labels)
+        else:
+            found.setdefault(engine, {}).setdefault(name, []).append((labels, value))
+    if not found and not engines:
+        raise InputError(f"{where}: no metric of vLLM (vllm:...); {_EXPECTED}")
+    for engine, series in found.items():
+        one = engines.setdefault(engine, EngineScrape())
+        for figure, names in FIGURES.items():
+            values = [value for _, value in next((series[n] for n in names if n in series), [])]
+            if values and (value := _checked(figure, values, where)) is not None:
+                one.figures[figure] = value
+        if start is not None:
+            one.figures.setdefault("started", start)
+        for histogram, names in HISTOGRAMS.items():
+            for name in names:
+                if read := _histogram(name, series, where):
+                    one.histograms[histogram] = read
+                    break
+    return Scrape(where, seconds, engines, model)
+
+
+def _checked(figure: str, values: list[float], where: str) -> float | None:
+    value = max(values) if figure in ("kv_cache_usage", "started") else sum(values)
+    if math.isnan(value):
+        return None
+    if not 0 <= value < math.inf or figure == "kv_cache_usage" and value > 1 + 1e-9:
+        raise InputError(f"{where}: {FIGURES[figure][0]} is {value:g}; expected "
+                         + ("a share from 0 to 1" if figure == "kv_cache_usage"
+                            else "a number of 0 or more"))
+    return value
+
+
+def _bound(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+def _histogram(name: str, series: dict, where: str) -> Histogram | None:
+    """None where it is not whole: buckets up to +Inf, and their sum."""
+    buckets: dict[float, float] = {}
+    for labels, value in series.get(f"{name}_bucket", ()):
+        bound = _bound(labels.get("le", ""))
+        if math.isnan(bound):
+            raise InputError(f"{where}: {name} has a bucket without a number for le")
+        buckets[bound] = buckets.get(bound, 0.0) + value
+    sums = [value for _, value in series.get(f"{name}_sum", ())]
+    if math.inf not in buckets or not sums:
+        return None
+    counts = [buckets[bound] for bound in sorted(buckets)]
+    if not all(low <= high for low, high in zip([0.0, *counts], counts)) or not (
+            0 <= sum(sums) < math.inf and counts[-1] < math.inf):
+        raise InputError(f"{where}: {name} counts fewer requests in a wider bucket, or its sum is "
+                         f"{sum(sums):g}; {_EXPECTED}")
+    return Histogram(buckets, sum(sums), buckets[math.inf])

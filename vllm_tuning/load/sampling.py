@@ -1,0 +1,137 @@
+"""Samples of a running server's /metrics: http and https only, to the host named and no other."""
+
+import http.client
+import os
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from urllib.parse import urlsplit
+
+from .metrics import Scrape, parse_scrapes, stamped
+from .window import Window
+from ..units import InputError
+
+TOKEN = "VLLM_TUNING_TOKEN"  # the environment variable of a bearer token
+TIMEOUT = 5.0                # seconds to answer in
+GIVE_UP = 5                  # samples in a row without an answer
+_LARGEST = 2**26
+
+
+def samples(interval: float, duration: float) -> int:
+    """How many fit: one at once, one after each interval."""
+    return int(duration / interval + 1e-9) + 1
+
+
+def is_url(text: str) -> bool:
+    return "://" in text
+
+
+def sample(url: str, interval: float, duration: float,
+           progress: Callable[[int], object] | None = None,
+           kept: list[str] | None = None) -> Window:
+    """Scrapes of ``url`` every ``interval`` seconds for ``duration`` seconds.
+
+    An answer that takes longer than the interval leaves samples out. progress: called with the
+    number of samples that are over. kept: takes the text of each, with its time. Ctrl-C ends it with what there is, and so does a server that is
+    gone. Raises InputError where the first sample fails.
+    """
+    request = _request(url)
+    where = _shown(url)
+    scrapes: list[Scrape] = []
+    number, missed, in_a_row, last = 0, 0, 0, ""
+    start = time.monotonic()
+    try:
+        while number < samples(interval, duration) and in_a_row < GIVE_UP:
+            time.sleep(max(0.0, start + number * interval - time.monotonic()))
+            taken = time.monotonic() - start
+            try:
+                content = _fetch(request)
+                scrapes += parse_scrapes(content, where, taken)
+                in_a_row = 0
+                if kept is not None:
+                    kept.append(stamped(content, taken))
+            except (OSError, http.client.HTTPException, ValueError) as error:
+                last = str(error) if isinstance(error, InputError) else f"{where}: {_reason(error)}"
+                if not scrapes:
+                    raise InputError(last) from None
+                missed, in_a_row = missed + 1, in_a_row + 1
+            over = max(number + 1, int((time.monotonic() - start) / interval))
+            if progress:
+                progress(over - number)
+            number = over
+    except KeyboardInterrupt:
+        if not scrapes:
+            raise
+    return Window(tuple(scrapes), missed=missed, gone=last if in_a_row else None)
+
+
+def _request(url: str) -> urllib.request.Request:
+    try:
+        parts = urlsplit(url)
+        parts.port
+    except ValueError:
+        raise InputError("the URL has no such form; expected http://HOST:8000/metrics") from None
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise InputError(f"{_shown(url)}: only http:// and https:// with a host are fetched, such "
+                         "as http://HOST:8000/metrics")
+    if parts.username is not None or parts.password is not None:
+        raise InputError(f"{_shown(url)}: a name or a password in a URL ends up in logs; give a "
+                         f"token in the environment variable {TOKEN}")
+    if not url.isascii() or any(character <= " " for character in url):
+        raise InputError("the URL holds a space or a character outside ASCII")
+    headers = {"Accept": "text/plain", "User-Agent": "vllm-tuning"}
+    if token := os.environ.get(TOKEN, "").strip():
+        if not token.isascii() or not token.isprintable():
+            raise InputError(f"{TOKEN}: not a token (ASCII on one line)")
+        headers["Authorization"] = f"Bearer {token}"
+    return urllib.request.Request(url, headers=headers)
+
+
+def _shown(url: str) -> str:
+    """The URL without what may be secret: user, password, query."""
+    scheme, _, rest = url.partition("://")
+    return f"{scheme[:8]}://{rest.split('?')[0].split('#')[0].rpartition('@')[2]}"
+
+
+class _SameHost(urllib.request.HTTPRedirectHandler):
+    max_redirections = 3
+
+    def redirect_request(self, request, response, code, message, headers, target):
+        old, new = urlsplit(request.full_url), urlsplit(target)
+        if (old.scheme, old.netloc) != (new.scheme, new.netloc):
+            raise InputError(f"{_shown(request.full_url)}: redirects to another host, "
+                             f"{_shown(target)}, which is not followed; name it yourself")
+        return super().redirect_request(request, response, code, message, headers, target)
+
+
+def _fetch(request: urllib.request.Request) -> bytes:
+    """The body, read to its end within the time-out."""
+    end = time.monotonic() + TIMEOUT
+    with urllib.request.build_opener(_SameHost).open(request, timeout=TIMEOUT) as response:
+        parts, size = [], 0
+        while part := response.read1(2**16):
+            parts.append(part)
+            size += len(part)
+            if time.monotonic() > end:
+                raise TimeoutError
+            if size > _LARGEST:
+                raise InputError(f"{_shown(request.full_url)}: answers more than 64 MiB")
+        if response.length:
+            raise http.client.IncompleteRead(b"")
+    return b"".join(parts)
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, urllib.error.HTTPError):
+        hint = {401: f"; give a token in the environment variable {TOKEN}",
+                403: f"; is the token in {TOKEN} right?",
+                404: "; the path is usually /metrics"}.get(error.code, "")
+        return f"answers HTTP {error.code}{hint}"
+    cause = getattr(error, "reason", error)
+    if isinstance(cause, TimeoutError):
+        return f"does not answer within {TIMEOUT:g} s"
+    if isinstance(cause, http.client.IncompleteRead):
+        return "the answer was cut off"
+    text = getattr(cause, "strerror", None) or type(cause).__name__
+    return f"cannot be reached: {text}"

@@ -1,0 +1,155 @@
+"""What is known of the server beside its /metrics: its flags, its pool, and what was predicted."""
+
+import json
+import os
+from dataclasses import dataclass
+
+from .window import Window
+from ..budget.admission import seqs_by_length
+from ..kv_cache import CacheLayout, Group
+from ..launches import Launch, Notice
+from ..memory_model import MemoryModel, model_of
+from ..optimum import Optimum
+from ..sources import read_source
+from ..units import InputError
+from ..workload import Workload
+
+
+@dataclass(frozen=True)
+class ServedPool:
+    """The pool of one engine: blocks as printed, one of which no request gets; bytes if known."""
+
+    blocks: int
+    block_size: int
+    token_bytes: float | None = None
+
+    @property
+    def usable(self) -> int:
+        """Blocks that requests can get."""
+        return self.blocks - 1
+
+    @property
+    def tokens(self) -> int:
+        """"GPU KV cache size": the tokens of all blocks."""
+        return self.blocks * self.block_size
+
+    def requests(self, length: int) -> int:
+        """Finished requests of so many tokens that it holds at once."""
+        layout = CacheLayout((Group("full", 1, self.block_size),), 1, 1, self.block_size)
+        return seqs_by_length(layout, self.blocks, length, 1, margin=1.0)
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """What ``recommend --json`` predicted: the flags, their pool in tokens, the requests."""
+
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    kv_cache_tokens: int | None
+    workload: Workload | None
+
+    @classmethod
+    def of(cls, optimum: Optimum) -> "Recommendation | None":
+        """That of an answer at hand."""
+        best = optimum.recommended
+        return best and cls(best.max_num_seqs, best.max_num_batched_tokens, best.kv_cache_tokens,
+                            optimum.workload)
+
+
+@dataclass(frozen=True)
+class Server:
+    """The launch that serves, a memory model if the launches give one, and the prediction."""
+
+    launch: Launch | None = None
+    model: MemoryModel | None = None
+    predicted: Recommendation | None = None
+    notices: tuple[Notice, ...] = ()
+
+    @property
+    def max_num_seqs(self) -> int | None:
+        return self.launch and self.launch.max_num_seqs
+
+    def pool(self, window: Window) -> ServedPool | None:
+        """As the scrapes tell it, else the log; None where neither does, or a token has no price."""
+        launch = self.launch or Launch()
+        blocks = window.cache("num_gpu_blocks") or launch.num_gpu_blocks
+        size = window.cache("block_size") or launch.block_size
+        tokens = window.cache("kv_cache_size_tokens")
+        several_kinds = "hybrid_kv" in launch.warnings or any(
+            window.label(name) not in (None, "None")
+            for name in ("sliding_window", "mamba_page_size_padded"))
+        if not blocks or not size or blocks < 2 or several_kinds or (
+                tokens and abs(tokens - blocks * size) >= size):
+            return None
+        measured = launch.kv_cache and launch.kv_cache_tokens and not {
+            "profiling_skipped", "blocks_overridden"} & set(launch.warnings)
+        return ServedPool(blocks, size,
+                          launch.kv_cache / launch.kv_cache_tokens if measured else None)
+
+
+def server_of(window: Window, launches=(), predicted: Recommendation | None = None) -> Server:
+    """The server that the scrapes are of, out of LAUNCHES.
+
+    Of several launches the one with the pool that the scrapes show. Raises InputError.
+    """
+    if not launches:
+        return Server(predicted=predicted)
+    found = [launch for source in launches for launch in read_source(source)]
+    notices, blocks, size = [], window.cache("num_gpu_blocks"), window.cache("block_size") or 16
+    up = [launch for launch in found if launch.status == "ok"] or found
+    same = up if len(up) == 1 else [launch for launch in up if blocks and blocks in (
+        launch.num_gpu_blocks, (launch.kv_cache_tokens or 0) // (launch.block_size or size))]
+    launch = same[-1] if len({each.max_num_seqs for each in same}) == 1 else None
+    if launch is None:
+        notices.append(Notice("server_not_found", (
+            f"which of the {len(up)} launches serves is not known: " + (
+                f"{len(same)} have" if same else "none has") + " the pool that the scrapes show; "
+            "give its own start-up log")))
+    elif blocks and launch.num_gpu_blocks and launch.num_gpu_blocks != blocks:
+        notices.append(Notice("other_server", (
+            f"{launch.where}: {launch.num_gpu_blocks:,} blocks, but the scrapes show {blocks:,}: "
+            "the log of another start")))
+    model = None
+    if len(found) > 1:
+        try:
+            model = model_of(launches)
+        except InputError as error:
+            notices.append(Notice("no_model", f"the launches make no memory model: {error}"))
+    return Server(launch, model, predicted, tuple(notices))
+
+
+def read_recommendation(path: str | os.PathLike) -> Recommendation:
+    """The answer that ``recommend --json`` printed. Raises InputError."""
+    answer = read_json(path, "what vllm-tuning recommend --json prints")
+    best, work = answer.get("recommended"), answer.get("workload")
+    if not isinstance(best, dict):
+        reason = str(answer.get("recommended_reason") or "no figure under recommended")
+        raise InputError(f"{path}: no recommendation: {reason[:200]}")
+
+    def number(record, name, required=False):
+        value = record.get(name)
+        if value is None and not required:
+            return None
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1e15:
+            raise InputError(f"{path}: {name} is {str(value)[:40]}; expected a number above 0")
+        return int(value)
+
+    flags = [number(best, name, required=True) for name in ("max_num_seqs",
+                                                            "max_num_batched_tokens")]
+    lengths = [number(work, name, required=True) for name in ("input_len", "output_len")
+               ] if isinstance(work, dict) else None
+    return Recommendation(*flags, number(best, "kv_cache_tokens"), lengths and Workload(*lengths))
+
+
+def read_json(path: str | os.PathLike, expected: str):
+    """A JSON object of a file. Raises InputError."""
+    try:
+        with open(path, encoding="utf-8-sig") as file:
+            found = json.loads(file.read(2**26))
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
+    except (ValueError, RecursionError):
+        raise InputError(f"{path}: not JSON; expected {expected}") from None
+    if not isinstance(found, dict):
+        raise InputError(f"{path}: no JSON object; expected {expected}")
+    return found

@@ -1,0 +1,184 @@
+"""What scrapes tell over time: peaks of gauges, increases of counters over restarts, lengths."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from .metrics import Histogram, Scrape
+from ..budget.admission import lengths_from_histograms
+from ..units import InputError
+from ..workload import Workload
+
+
+@dataclass(frozen=True)
+class Window:
+    """Scrapes of one server in time order; ``engine`` narrows it to one, None is all of them.
+
+    gone: why the server stopped answering, where it did. missed: samples it did not answer.
+    """
+
+    scrapes: tuple[Scrape, ...]
+    engine: str | None = None
+    missed: int = 0
+    gone: str | None = None
+
+    @cached_property
+    def engines(self) -> tuple[str, ...]:
+        """The data-parallel engines, by number."""
+        if self.engine is not None:
+            return (self.engine,)
+        names = {name for scrape in self.scrapes for name in scrape.engines}
+        return tuple(sorted(names, key=lambda name: (len(name), name)))
+
+    def of(self, engine: str) -> "Window":
+        return Window(self.scrapes, engine, self.missed, self.gone)
+
+    @property
+    def per_engine(self) -> tuple["Window", ...]:
+        return tuple(map(self.of, self.engines))
+
+    def series(self, name: str, engine: str) -> np.ndarray:
+        """A figure of one engine at each scrape, NaN where it is absent."""
+        return np.array([scrape.engines[engine].figures.get(name, np.nan)
+                         if engine in scrape.engines else np.nan for scrape in self.scrapes])
+
+    def total(self, name: str) -> np.ndarray:
+        """A figure of all engines at each scrape: the sum, of kv_cache_usage the largest.
+
+        NaN where no engine gives it.
+        """
+        every = np.array([self.series(name, engine) for engine in self.engines])
+        known = np.isfinite(every)
+        combined = (np.where(known, every, -np.inf).max(axis=0) if name == "kv_cache_usage"
+                    else np.where(known, every, 0).sum(axis=0))
+        return np.where(known.any(axis=0), combined, np.nan)
+
+    def peak(self, name: str) -> float | None:
+        """The largest scraped total; what happens between two scrapes is not seen."""
+        values = self.total(name)
+        return float(np.nanmax(values)) if np.isfinite(values).any() else None
+
+    def complete(self, name: str) -> bool:
+        """Whether each engine gives the figure in each scrape that it is in."""
+        return all(name in scrape.engines[engine].figures for scrape in self.scrapes
+                   for engine in self.engines if engine in scrape.engines)
+
+    def counted(self, name: str) -> np.ndarray:
+        """A counter since the first scrape, summed over restarts and engines.
+
+        NaN before an engine has it in two scrapes.
+        """
+        every = [self._counted(engine, self.series(name, engine)) for engine in self.engines]
+        return np.where(np.isfinite(every).any(axis=0), np.nansum(every, axis=0), np.nan)
+
+    def _counted(self, engine: str, values: np.ndarray) -> np.ndarray:
+        held = np.flatnonzero(np.isfinite(values))
+        counted = np.full(len(values), np.nan)
+        if len(held) > 1:
+            steps = [values[now] - (0 if values[now] < values[before]
+                                    or self._restarted(engine, before, now) else values[before])
+                     for before, now in zip(held, held[1:])]
+            counted[held[0]:] = 0
+            counted[held[1:]] = steps
+            counted[held[0]:] = np.cumsum(counted[held[0]:])
+        return counted
+
+    def increase(self, name: str) -> float | None:
+        """Last minus first of a counter; None where no engine has it in two scrapes."""
+        last = self.counted(name)[-1]
+        return float(last) if np.isfinite(last) else None
+
+    def _restarted(self, engine: str, before: int, now: int) -> bool:
+        started = self.series("started", engine)[[before, now]]
+        return bool(np.isfinite(started).all() and started[0] != started[1])
+
+    @cached_property
+    def restarts(self) -> int:
+        """How often an engine's counters began anew."""
+        count = 0
+        for engine in self.engines:
+            counters = [self.series(name, engine) for name in
+                        ("preemptions", "prompt_tokens", "generation_tokens")]
+            count += sum(self._restarted(engine, now - 1, now)
+                         or any(values[now] < values[now - 1] for values in counters)
+                         for now in range(1, len(self.scrapes)))
+        return count
+
+    def refuse_disorder(self) -> None:
+        """Counters of one start of the server never fall. Raises InputError where they do."""
+        for engine in self.engines:
+            made, started = (self.series(name, engine) for name in ("generation_tokens", "started"))
+            for now in np.flatnonzero((np.diff(made) < 0) & (np.diff(started) == 0)) + 1:
+                raise InputError(f"{self.scrapes[now].where}: counts fewer tokens than "
+                                 f"{self.scrapes[now - 1].where}, and the server was not "
+                                 "restarted: give the scrapes in time order")
+
+    @property
+    def seconds(self) -> np.ndarray | None:
+        """Times of the scrapes since the first, None where one has none."""
+        times = [scrape.seconds for scrape in self.scrapes]
+        return None if None in times else np.array(times) - times[0]
+
+    @cached_property
+    def busy(self) -> np.ndarray:
+        """Which scrapes met requests: running ones, waiting ones, or their KV cache."""
+        return np.any([np.nan_to_num(self.total(name)) > 0
+                       for name in ("running", "waiting", "kv_cache_usage")], axis=0)
+
+    @property
+    def traffic(self) -> bool:
+        """Whether there was any request, at a scrape or between two."""
+        finished = self.histogram("output_length")
+        return bool(self.busy.any() or any(self.increase(name) for name in (
+            "preemptions", "prompt_tokens", "generation_tokens"))
+            or len(self.scrapes) > 1 and finished and finished.count)
+
+    def histogram(self, name: str) -> Histogram | None:
+        """What was observed from the first scrape to the last, over restarts and engines.
+
+        Of a lone scrape: since the server's start.
+        """
+        parts = [part for engine in self.engines for part in self._parts(engine, name)]
+        if not parts:
+            return None
+        bounds = set().union(*(part.buckets for _, part in parts))
+        buckets = {bound: sum(sign * part.buckets.get(bound, 0.0) for sign, part in parts)
+                   for bound in bounds}
+        return Histogram(buckets, sum(sign * part.total for sign, part in parts),
+                         sum(sign * part.count for sign, part in parts))
+
+    def _parts(self, engine: str, name: str):
+        """(sign, histogram): each restart's last one, less the first of all where there are two."""
+        held = [(place, one.histograms[name]) for place, scrape in enumerate(self.scrapes)
+                if (one := scrape.engines.get(engine)) and name in one.histograms]
+        if len(held) > 1:
+            yield -1, held[0][1]
+        for (before, old), (now, new) in zip(held, held[1:]):
+            if self._restarted(engine, before, now) or new.count < old.count:
+                yield 1, old
+        if held:
+            yield 1, held[-1][1]
+
+    @cached_property
+    def lengths(self) -> list[Workload]:
+        """A hundred requests with the lengths observed; [] where nothing was finished."""
+        prompt, output = map(self.histogram, ("prompt_length", "output_length"))
+        if not prompt or not output:
+            return []
+        try:
+            return lengths_from_histograms(*(
+                (each.buckets, each.mean) for each in (prompt, output)))
+        except InputError:
+            return []
+
+    def label(self, name: str) -> str | None:
+        """A label of vllm:cache_config_info, the same in all engines; else None."""
+        values = {scrape.engines[engine].cache.get(name) for scrape in self.scrapes
+                  for engine in self.engines if engine in scrape.engines} - {None}
+        return values.pop() if len(values) == 1 else None
+
+    def cache(self, name: str) -> int | None:
+        """``label`` as a whole number above 0."""
+        text = self.label(name) or ""
+        return int(text) if text.isascii() and text.isdigit() and 0 < int(text[:15]) else None
