@@ -19,6 +19,7 @@ from .plan import with_open_k
 
 TWO_SIDED_95 = 1.959963984540054  # quantile of the normal distribution
 POOL = "KV cache"
+GRANULES = 4096  # bytes, standard error: torch rounds each tensor up to 512, which no law follows
 FAR = 0.01  # of the pool: beyond it the launch belongs into the fit
 
 
@@ -129,7 +130,7 @@ def _in_gib(name: str, predicted: UFloat, model: MemoryModel, launch: Launch,
         return None
     others = [fitted.launch for fitted in model.launches]
     error = rounding(column([*others, launch], attribute))[-1]
-    return Check(name, "GiB", predicted / GIB, ufloat(measured, error) / GIB)
+    return Check(name, "GiB", (predicted + ufloat(0, GRANULES)) / GIB, ufloat(measured, error) / GIB)
 
 
 def _requests(optimum: Optimum, launch: Launch) -> float | None:
