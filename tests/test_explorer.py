@@ -171,6 +171,18 @@ def test_a_path_that_is_not_there_says_where_it_looked(play, monkeypatch, tmp_pa
     assert "No closing quotation" in text(play.answer)
 
 
+@pytest.mark.parametrize("nothing", ["", "  ", None, []])
+def test_launches_that_are_not_named_are_a_sentence(nothing):
+    play = Explorer(nothing, 1024, 256)
+    assert play.optimum is None and re.match("No answer[.] .{30}", play.text)
+
+
+def test_home_is_where_it_is_and_a_log_named_twice_is_one(play, monkeypatch):
+    monkeypatch.setenv("HOME", str(DATA))
+    play.path.value = f"~/{NAME} {NAME} {DATA / NAME / 'launches.csv'}"
+    assert len(play.optimum.model.launches) == len(MODEL.launches)
+
+
 def test_a_utilization_that_cannot_be_moved_is_not_passed_over():
     play = Explorer(ONE_GROUP, 1024, 256, 0.8)
     assert "utilization is 0.8, but cannot be moved" in text(play.answer)
@@ -178,11 +190,12 @@ def test_a_utilization_that_cannot_be_moved_is_not_passed_over():
     assert "K2 is not known" in text(play.answer)
 
 
-@pytest.mark.parametrize("bad", [0, 2**40, 1.5, "abc", None, float("nan")])
+@pytest.mark.parametrize("bad", [0, 2**40, 1.5, "abc", "1024", None, float("nan"), [1]])
 def test_values_out_of_range_get_no_answer_until_a_slider_is_moved(bad):
     play = Explorer(NAME, bad, 256, 1.7)
-    assert play.optimum is None and f"input_len is {bad}" in play.answer.value
-    assert "utilization is 1.7; it must be 0.05 to 1" in play.text
+    assert play.optimum is None
+    assert f"input_len is {bad!r}; it must be a whole number from 1 to" in text(play.answer)
+    assert "utilization is 1.7; it must be a number from 0.05 to 1" in play.text
     play.utilization.value = 0.6
     play.input_len.value = 1024
     assert play.optimum.recommended.max_num_seqs == 310

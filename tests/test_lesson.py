@@ -35,6 +35,12 @@ def lines(ax):
     return {line.get_label(): np.array(line.get_data()) for line in ax.get_lines()}
 
 
+def test_a_pool_below_zero_has_no_bar():
+    ax = lesson.launch_bars(read_launches("qwen2.5-7b-a10g"), axes())
+    assert min(bar.get_width() for bar in ax.patches) >= 0
+    assert any("-1.54" in text.get_text() for text in ax.texts)
+
+
 def test_the_bars_of_the_launches_are_the_printed_figures():
     rows = rows_of(ROOT / "data/llama-3-8b-2-layers/launches.csv")
     drawn = [bar.get_width() for bar in lesson.launch_bars(read_launches(

@@ -8,6 +8,7 @@ from vllm_tuning.figures import figure_1, figure_2
 from vllm_tuning.look import LOOK
 from vllm_tuning.pictures import pictures
 from vllm_tuning.scenario import what_if
+from vllm_tuning.units import GIB
 
 from test_figures import K, K1, K2, MODELS
 
@@ -64,3 +65,36 @@ def test_chosen_flags_stand_at_their_peak_by_hand(draw, along):
     peak = max(K1 * chosen[1], K2 * chosen[0] + K * chosen[1]) / 2**30
     assert diamond.get_xdata() == [chosen[along]]
     assert diamond.get_ydata() == pytest.approx([peak], rel=1e-3)
+
+
+@pytest.mark.parametrize("lengths", [(64, 64), (1024, 256), (60000, 5000)], ids=str)
+@pytest.mark.parametrize("settings", [(None, None), (0.95, 80 * GIB)], ids=["launched", "80 GiB"])
+def test_no_label_leaves_the_axes_or_covers_another(lengths, settings):
+    there = what_if(MODELS[NAME], *settings)
+    optimum, trio = find_optimum(there, Workload(*lengths)), pictures()
+    best = optimum.recommended
+    at = best.max_num_seqs, best.max_num_batched_tokens
+    for factors in [None, (1, 4), (4, 1), (1.19, 1), (0.25, 0.25)]:
+        chosen = factors and tuple(max(1, round(f * x)) for f, x in zip(factors, at))
+        for picture in trio:
+            picture.show(there, optimum, chosen)
+            ax = list(picture.frames.values())[-1][0]
+            labels = [(text.get_text(), text.get_window_extent()) for text in ax.texts]
+            for i, (name, box) in enumerate(labels):
+                assert ax.figure.bbox.x0 <= box.x0 and box.x1 <= ax.figure.bbox.x1, name
+                assert ax.bbox.y0 - 2 <= box.y0 and box.y1 <= ax.bbox.y1 + 2, name
+                # A label of a point may lie on one of a launch, on white; like on like may not.
+                marks = name.startswith(("C:", "chosen"))
+                assert not [other for other, there in labels[:i] if box.overlaps(there.padded(-2))
+                            and other.startswith(("C:", "chosen")) == marks], (factors, name)
+
+
+@pytest.mark.parametrize("name", [NAME, "vllm-0.32-profile-grid", "qwen1.5-4b-a100"])
+def test_the_legend_fits_the_picture(name):
+    model, trio = MODELS[name], pictures()
+    for picture in trio:
+        picture.show(model, find_optimum(model, Workload(1024, 256)))
+        ax = list(picture.frames.values())[-1][0]
+        for text in ax.get_legend().get_texts() if ax.get_legend() else []:
+            box = text.get_window_extent()
+            assert ax.figure.bbox.x0 <= box.x0 and box.x1 <= ax.figure.bbox.x1, text.get_text()

@@ -90,7 +90,9 @@ def test_what_the_launches_do_not_tell_is_refused_with_the_reason(name, setting)
 
 
 @pytest.mark.parametrize("moved", [{"gpu_memory_utilization": 1.2}, {"gpu_memory_utilization": 0},
-                                   {"total_memory": -1}, {"kv_cache_dtype": "int4"}])
+                                   {"gpu_memory_utilization": "0.8"},
+                                   {"gpu_memory_utilization": [1]}, {"total_memory": -1},
+                                   {"kv_cache_dtype": "int4"}])
 def test_a_value_out_of_range_is_refused(moved):
     with pytest.raises(InputError, match=next(iter(moved))):
         what_if(model_of([NAME]), **moved)

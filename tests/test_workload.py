@@ -16,6 +16,13 @@ def written(tmp_path, text, name="lengths"):
     return path
 
 
+@pytest.mark.parametrize("bad", [0, -5, 1.5, float("nan"), "1024", None, [1]], ids=str)
+def test_a_length_that_is_no_count_is_refused(bad):
+    for lengths in ((bad, 1), (1, bad)):
+        with pytest.raises(InputError, match="put_len is .*; it must be"):
+            Workload(*lengths)
+
+
 @pytest.mark.parametrize("text", [
     "prompt_tokens,output_tokens\n100,20\n50,60\n", "\ufeffoutput_len,input_len\r\n20,100\r\n60,50\r\n",
     "id,prompt_len,max_tokens,x\na,100,20,\nb,50,60,?\n",

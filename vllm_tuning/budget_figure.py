@@ -56,7 +56,9 @@ def draw_bars(bars, ax, part=None):
         if above > 0:
             ax.add_patch(Rectangle((ceiling, y - 0.25), above, 0.5, fc="none", ec=GREY, ls=":",
                                    label="above the utilization ceiling", **moving))
-            ax.text(ceiling + above / 2, y - 0.42 * (above < 0.06 * whole), f"{above:.2f}",
+            small, middle = above < 0.06 * whole, ceiling + above / 2
+            ax.text(max(middle, last + 0.08 * whole * (last > 0)) if small else middle,
+                    y - 0.42 * small, f"{above:.2f}",
                     ha="center", va="center", fontsize=8, **moving)
         ax.plot([ceiling] * 2, [y - 0.32, y + 0.32], color=INK, lw=1.5, **moving)
     ax.set(ylim=(len(bars) - 0.5, -0.7), xlim=(0, 1.02 * whole), yticks=[])

@@ -5,10 +5,8 @@ The only module that imports ipywidgets. Every control is an attribute, so that
 """
 
 import base64
-import glob
-import os
-import shlex
 from html import escape
+from numbers import Integral, Real
 from pathlib import Path
 from textwrap import shorten
 
@@ -22,6 +20,7 @@ from .optimum import find_optimum
 from .pictures import pictures, png
 from .pool import Pool
 from .scenario import fixed_settings, setting, what_if
+from .sources import sources_of
 from .terminal import answer_text
 from .units import GIB, InputError
 from .workload import Workload
@@ -116,10 +115,10 @@ class Explorer(VBox):
     def _within(self, name, value):
         """The value, if the slider has room for it; else its lowest one, and a complaint."""
         low, *_, high = getattr(self, name).rungs
-        if isinstance(value, (int, float)) and low <= value <= high and (
-                name == "utilization" or value == int(value)):
+        kind, what = (Real, "a number") if name == "utilization" else (Integral, "a whole number")
+        if isinstance(value, kind) and low <= value <= high:
             return value
-        self.complaints.append(f"{name} is {value}; it must be {low:g} to {high:,}")
+        self.complaints.append(f"{name} is {value!r}; it must be {what} from {low:g} to {high:,}")
         return low
 
     def _set(self, **values) -> None:
@@ -163,8 +162,7 @@ class Explorer(VBox):
         self._pictures = pictures()
         self._fixed, self._launched = dict.fromkeys(SERVER, "no launch is read"), {}
         try:
-            path = self.path.value.strip()
-            self._model = model_of(_sources(path) if path else [self.data_set.value])
+            self._model = model_of(sources_of(self.path.value or self.data_set.value or ""))
             self._fixed = fixed_settings(self._model)
         except (InputError, OSError, UnicodeError) as error:
             self._problem = str(error)
@@ -184,7 +182,7 @@ class Explorer(VBox):
             if problem := self._problem or "; ".join(self.complaints):
                 raise InputError(problem)
             self._show(find_optimum(what_if(self._model, **self._settings()), Workload(
-                int(self.input_len.value), int(self.output_len.value))))
+                self.input_len.value, self.output_len.value)))
         except InputError as error:
             self.optimum, self.chosen, self.reason = None, None, str(error)
             for image, picture in zip(self.images, self._pictures):
@@ -242,29 +240,6 @@ class Explorer(VBox):
         if not self.optimum:
             return f"No answer. {self.reason}"
         return "".join(f"With {flag}\n" for flag in _flags(self._settings())) + answer_text(self.optimum)
-
-
-def _sources(text) -> list[str]:
-    """What a path names, or several with blanks between them; wildcards are filled in."""
-    if found := _found(glob.escape(text)):
-        return found
-    try:
-        parts = shlex.split(text)
-    except ValueError as error:
-        raise InputError(f"{text}: {error}") from None
-    for part in parts:
-        names = [part] if part in os.listdir(DATA) else _found(part)
-        if not names:
-            raise InputError(f"{part}: no such file, folder or data set; looked in {Path.cwd()} and "
-                             f"{DATA.parent}")
-        found += names
-    return found
-
-
-def _found(pattern) -> list[str]:
-    """From here, else from the project's folder, where the README's paths begin."""
-    return next(filter(None, (sorted(glob.glob(str(folder / pattern)))
-                              for folder in (Path(), DATA.parent))), [])
 
 
 def _flags(settings) -> list[str]:

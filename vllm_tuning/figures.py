@@ -136,21 +136,43 @@ def _draw_law(ax, model, optimum, along, held, chosen, part):
         ax.set(xlim=(0, right), xlabel=LABEL[along],
                ylabel="KV cache pool (GiB)" if pool else "peak activation, P (GiB)")
         ax.xaxis.set_major_formatter(THOUSANDS)
-        _draw_launches(ax, model, along, held, level, set(others if len(others) <= 4 else []))
-    if part == "frame" and len(runs) == 2:
-        ax.set_ylim(sorted(larger(*_curves(model, **at)) for at in (dict.fromkeys(ends, 0), ends)))
+        limits = sorted(larger(*_curves(model, **at)) for at in (dict.fromkeys(ends, 0), ends))
+        _draw_launches(ax, model, along, held, level, set(others if len(others) <= 4 else []),
+                       near=(0.15 * right, 0.09 * (limits[1] - limits[0])))
+        if part and len(runs) == 2:
+            ax.set_ylim(limits)
+    labelled = []
     for name, point in points.items():
-        up, star = pool == (name == "C"), STAR if name == "C" else STAR | {"marker": "D", "ms": 8}
-        height = larger(*_curves(model, **point))
-        ax.plot(point[along], height, **star, **moving,
+        star = STAR if name == "C" else STAR | {"marker": "D", "ms": 8}
+        at = point[along], float(larger(*_curves(model, **point)))
+        ax.plot(*at, **star, **moving,
                 label="recommended (point C)" if name == "C" else "chosen flags")
-        side, shift = ("left", 12) if point[along] < 0.7 * right else ("right", -12)
-        ax.annotate(f"{name}: mns {point['max_num_seqs']:,}, mnbt "
-                    f"{point['max_num_batched_tokens']:,}\n{symbol} = {height:.3g} GiB",
-                    (point[along], height), (shift, 12 if up else -12), **moving, ha=side,
-                    textcoords="offset points", va="bottom" if up else "top", zorder=7,
-                    bbox={"fc": "white", "ec": "none", "pad": 0.6, "alpha": 0.8} if part else None)
+        text = (f"{name}: mns {point['max_num_seqs']:,}, mnbt {point['max_num_batched_tokens']:,}\n"
+                f"{symbol} = {at[1]:.3g} GiB")
+        for right, up in _room(ax, at, text, pool, labelled):
+            ax.annotate(text, at, (12 if right else -12, 12 if up else -12), **moving, zorder=7,
+                        ha="left" if right else "right", va="bottom" if up else "top",
+                        textcoords="offset points", bbox={
+                            "fc": "white", "ec": "none", "pad": 0.6, "alpha": 0.8} if part else None)
     return ax if part == "moving" else legend(ax)
+
+
+def _room(ax, at, text, falling, taken) -> list[tuple[bool, bool]]:
+    """(right of, above) ``at`` where a label has room, off curves that rise (or fall) first.
+
+    taken: the boxes of the labels before, in shares of the axes; this one is added. No room beside
+    them: none.
+    """
+    (x0, x1), (y0, y1) = ax.get_xlim(), ax.get_ylim()
+    x, y = (at[0] - x0) / (x1 - x0), (at[1] - y0) / (y1 - y0)
+    wide, high = 0.03 + 0.0125 * max(map(len, text.split("\n"))), 0.36  # with the gap to ``at``
+    for right, up in ((True, falling), (False, not falling), (True, not falling), (False, falling)):
+        left, low = x - wide * (not right), y - high * (not up)
+        if min(left, low) >= 0 and max(left + wide, low + high) <= 1 and not any(
+                abs(left - a) < max(wide, w) and abs(low - b) < high for a, b, w in taken):
+            taken.append((left, low, wide))
+            return [(right, up)]
+    return []
 
 
 def _listed(values) -> str:
@@ -159,9 +181,12 @@ def _listed(values) -> str:
     return (", " if few else " to ").join(f"{v:,}" for v in (values if few else values[::len(values) - 1]))
 
 
-def _draw_launches(ax, model, along, held, level, named):
-    """Launches where they were measured: filled at ``level``, hollow elsewhere, with rounding."""
-    pool = shows_pool(model)
+def _draw_launches(ax, model, along, held, level, named, near):
+    """Launches where they were measured: filled at ``level``, hollow elsewhere, with rounding.
+
+    The first at each flag of ``named`` says so, unless it is ``near`` another that does.
+    """
+    pool, said = shows_pool(model), []
     sign = 1 if pool == (model.route == "kv_only") else -1  # the residual is that of the reading
     drawn = [f for f in model.launches if getattr(f.launch, along)]
     for fitted in sorted(drawn, key=lambda f: getattr(f.launch, along)):
@@ -171,8 +196,10 @@ def _draw_launches(ax, model, along, held, level, named):
         ax.errorbar(x, y / GIB, model.unit / 2 / GIB, fmt=LOOK[branch][3], color=LOOK[branch][0],
                     ms=6, mfc="white" if hollow else LOOK[branch][0], capsize=3, zorder=5,
                     label=f"launch, {branch}" + f", other {SHORT[held]}" * hollow)
-        if mine in named:
+        if mine in named and not any(abs(x - a) < near[0] and abs(y / GIB - b) < near[1]
+                                     for a, b in said):
             named.remove(mine)
+            said.append((x, y / GIB))
             side, shift = ("left", 7) if x < ax.get_xlim()[1] / 2 else ("right", -7)
             ax.annotate(f"{SHORT[held]} {mine:,}", (x, y / GIB), (shift, 4), fontsize=7, ha=side,
                         textcoords="offset points", color="#555555", zorder=4,

@@ -40,7 +40,8 @@ def launch_bars(launches, ax=None):
     for y, launch in enumerate(shown):
         left = 0.0
         for part, name in _PARTS.items():
-            look, size = LOOK.get(part, LOOK["either run"]), (getattr(launch, name) or 0) / GIB
+            look = LOOK.get(part, LOOK["either run"])
+            size = max(0, getattr(launch, name) or 0) / GIB  # a pool below 0 is no memory
             ax.barh(y, size, 0.66, left, color=look[0], hatch=look[1], ec="w", lw=0.5, label=part)
             left += size
         peak = f" P {launch.peak_activation / GIB:.2f}," if launch.peak_activation else ""

@@ -55,7 +55,7 @@ def rendered(draw, *args, height: float, **saved) -> bytes:
         matplotlib.rcParams.update(STYLE)
         figure = Figure(figsize=(7, height), layout="constrained")
         if not draw(*args, figure.add_subplot()).has_data():
-            figure.set_figheight(1.8)
+            figure.set_figheight(2.4)  # the labels of the axes have room
         figure.savefig(out, **saved)
     return out.getvalue()
 

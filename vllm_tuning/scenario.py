@@ -6,6 +6,7 @@ ceiling TM*U and the KV cache of a token move.
 
 import math
 from dataclasses import replace
+from numbers import Real
 
 from uncertainties import ufloat
 
@@ -59,8 +60,9 @@ def what_if(model: MemoryModel, gpu_memory_utilization: float | None = None,
         if name in moved:
             raise InputError(f"{name} cannot be moved: {reason}")
     for name, low, high in (("gpu_memory_utilization", 0, 1), ("total_memory", 0, math.inf)):
-        if name in moved and not low < moved[name] <= high:
-            raise InputError(f"{name} is {moved[name]:g}; it must be above {low}, at most {high:g}")
+        if name in moved and not (isinstance(moved[name], Real) and low < moved[name] <= high):
+            raise InputError(f"{name} is {moved[name]!r}; it must be a number above {low}, at most "
+                             f"{high:g}")
     if moved.get("kv_cache_dtype", "fp8") != "fp8":
         raise InputError(f"kv_cache_dtype is {kv_cache_dtype}; only fp8 can be derived")
     if not moved:

@@ -1,8 +1,41 @@
 """Launches out of whatever a person names: a table of them or a server's log."""
 
+import glob
+import os
+import shlex
 from pathlib import Path
 
-from .launches import COLUMNS, Launch, read_launches
+from .launches import COLUMNS, DATA, Launch, locate, read_launches
+from .units import InputError
+
+
+def sources_of(text) -> list[str]:
+    """What a person names in one line: a path, or several with blanks between; wildcards and ~.
+
+    A path begins here, else in the project's folder, where the README's paths begin. Raises
+    InputError where nothing is named, or not there.
+    """
+    text = str(text).strip()
+    if not text:
+        raise InputError("no launches are named; expected a data set, a launches.csv, or logs")
+    if found := _found(glob.escape(text)):
+        return found
+    try:
+        parts = shlex.split(text)
+    except ValueError as error:
+        raise InputError(f"{text}: {error}") from None
+    for part in parts:
+        names = [part] if part in os.listdir(DATA) else _found(part)
+        if not names:
+            looked = " and ".join(dict.fromkeys(map(str, (Path.cwd(), DATA.parent))))
+            raise InputError(f"{part}: no such file, folder or data set; looked in {looked}")
+        found += names
+    return list({locate(name).resolve(): name for name in found}.values())  # each file once
+
+
+def _found(pattern) -> list[str]:
+    return next(filter(None, (sorted(glob.glob(str(folder / Path(pattern).expanduser())))
+                              for folder in (Path(), DATA.parent))), [])
 
 
 def read_source(source) -> list[Launch]:
