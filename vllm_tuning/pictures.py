@@ -71,9 +71,9 @@ class Picture:
 
 
 def png(pixels) -> bytes:
-    """PNG of (height, width, 4) pixels; the same pixels give the same bytes."""
+    """PNG of (height, width, 4) opaque pixels; the same pixels give the same bytes."""
     out = io.BytesIO()
-    Image.fromarray(pixels).save(out, "png", compress_level=1)
+    Image.fromarray(np.ascontiguousarray(pixels[..., :3])).save(out, "png", compress_level=1)
     return out.getvalue()
 
 
