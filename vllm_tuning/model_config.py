@@ -215,7 +215,7 @@ def read_config(path: str | os.PathLike) -> ModelConfig:
     if path.is_dir():
         path = path / "config.json"
     try:
-        with path.open(encoding="utf-8") as file:
+        with path.open(encoding="utf-8-sig") as file:
             text = file.read(LARGEST_CONFIG + 1)
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from None

@@ -1,8 +1,10 @@
 """How many requests to let in: from a high percentile of their length, or from a stated risk."""
 
+import functools
 import math
 import re
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 
@@ -61,6 +63,13 @@ class RunningRequest:
     def mean(self) -> float:
         return float(self.weights @ np.arange(len(self.weights)))
 
+    def near(self, blocks: int, risk: float) -> int:
+        """About the count that outgrows so many blocks with this risk: mean + z sd = blocks."""
+        spread = math.sqrt(max(0.0, self.weights @ np.arange(len(self.weights))**2 - self.mean**2))
+        half = NormalDist().inv_cdf(1 - risk) * spread / (2 * self.mean)
+        root = math.sqrt(half**2 + max(0, blocks) / self.mean) - half
+        return min(_MOST, int(root**2))
+
     def overflow(self, seqs: int, blocks: int) -> float:
         """P(``seqs`` requests take more than ``blocks``), exact to about 1e-12.
 
@@ -83,9 +92,9 @@ def seqs_for_risk(request: RunningRequest, blocks: int, risk: float) -> Risk:
     """
     if not 1e-9 <= risk < 1:
         raise InputError(f"risk is {risk:g}; expected a probability from 1e-9 to 1")
-    seqs = largest(lambda count: request.overflow(count, blocks - 1) <= risk, _MOST)
-    return Risk(seqs, request.overflow(seqs, blocks - 1) if seqs else 0.0,
-                request.overflow(seqs + 1, blocks - 1), seqs * request.mean)
+    overflow = functools.cache(lambda seqs: request.overflow(seqs, blocks - 1))
+    seqs = largest(lambda count: overflow(count) <= risk, _MOST, request.near(blocks - 1, risk))
+    return Risk(seqs, overflow(seqs) if seqs else 0.0, overflow(seqs + 1), seqs * request.mean)
 
 
 def lengths_from_metrics(text: str) -> list[Workload]:
