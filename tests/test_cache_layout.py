@@ -210,6 +210,12 @@ def test_a_config_of_200_mb_is_refused_unread(tmp_path):
         read_config(tmp_path)
 
 
+def test_a_byte_order_mark_is_no_matter(tmp_path):
+    text = json.dumps(MODELS["Llama-3.1-8B"]["config"])
+    (tmp_path / "config.json").write_text(text, encoding="utf-8-sig")
+    assert cache_layout(read_config(tmp_path)).kv_bytes_per_token == 131072
+
+
 def test_a_tokenizers_file_is_told(tmp_path):
     (tmp_path / "config.json").write_text('{"tokenizer_class": "LlamaTokenizer"}')
     with pytest.raises(InputError, match="a tokenizer's file"):

@@ -5,6 +5,7 @@ import json
 import math
 import os
 from dataclasses import dataclass
+from numbers import Integral
 
 from .units import LARGEST_COUNT, InputError
 
@@ -23,8 +24,11 @@ class Workload:
 
     def __post_init__(self):
         for name in ("input_len", "output_len"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} is {getattr(self, name)}; it must be at least 1 token")
+            value = getattr(self, name)
+            if not isinstance(value, Integral):
+                raise InputError(f"{name} is {value}; it must be a whole number of tokens")
+            if value < 1:
+                raise InputError(f"{name} is {value}; it must be at least 1 token")
 
     @property
     def length(self) -> int:

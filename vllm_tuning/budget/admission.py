@@ -28,12 +28,10 @@ def seqs_by_length(cache: CacheLayout, blocks: int, length: int, budget: int,
 
 @dataclass(frozen=True)
 class Risk:
-    """mns for a stated risk, the risk at it and at one more, and the mean use of the pool."""
+    """mns for a stated risk, and the risk at it."""
 
     max_num_seqs: int
     probability: float
-    next_probability: float
-    mean_blocks: float
 
 
 class RunningRequest:
@@ -94,7 +92,7 @@ def seqs_for_risk(request: RunningRequest, blocks: int, risk: float) -> Risk:
         raise InputError(f"risk is {risk:g}; expected a probability from 1e-9 to 1")
     overflow = functools.cache(lambda seqs: request.overflow(seqs, blocks - 1))
     seqs = largest(lambda count: overflow(count) <= risk, _MOST, request.near(blocks - 1, risk))
-    return Risk(seqs, overflow(seqs) if seqs else 0.0, overflow(seqs + 1), seqs * request.mean)
+    return Risk(seqs, overflow(seqs) if seqs else 0.0)
 
 
 def lengths_from_metrics(text: str) -> list[Workload]:

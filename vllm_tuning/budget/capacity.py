@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass, replace
+from numbers import Integral, Real
 from pathlib import Path
 
 from .admission import MARGIN, Risk, RunningRequest, seqs_by_length, seqs_for_risk
@@ -133,12 +134,14 @@ def capacity(path, *, gpu: str | None = None, gpu_memory: float | None = None,
     if gpu and (card := named(gpu)) is None:
         raise InputError(f"GPU {gpu}: known are {KNOWN}; else give its memory in GiB as vLLM "
                          "prints it")
-    if utilization is not None and not 0 < utilization <= 1:
+    if utilization is not None and not (isinstance(utilization, Real) and 0 < utilization <= 1):
         raise InputError(f"utilization is {utilization}; expected a number above 0, at most 1")
     for name, value in (("max_model_len", max_model_len), ("max_num_seqs", max_num_seqs),
                         ("max_num_batched_tokens", max_num_batched_tokens)):
-        if value is not None and not 1 <= value <= LARGEST_FIGURE:
-            raise InputError(f"{name} is {value:,}; expected 1 to {LARGEST_FIGURE:,}")
+        if value is not None and not (isinstance(value, Integral)
+                                      and 1 <= value <= LARGEST_FIGURE):
+            raise InputError(f"{name} is {value}; expected a whole number from 1 to "
+                             f"{LARGEST_FIGURE:,}")
     split = [_split(given, name, asked) for name, asked in (
         ("tensor_parallel_size", tensor_parallel_size),
         ("pipeline_parallel_size", pipeline_parallel_size))]
