@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -298,6 +299,12 @@ def test_figures_that_other_flags_move_are_not_taken(tmp_path):
         other = capacity(path, launch=TWO_GPUS, **flags).budget
         assert [part.source for part in other.parts[:3]] == ["measured", "measured", "estimated"]
         assert other.pool.source == "estimated" and other.pool.spread
+    newer = capacity(path, launch=TWO_GPUS, vllm_version="0.33.0").budget.parts[3]
+    assert newer.source == "estimated" and newer.value > 0  # not printed, but charged from 0.20.2
+    printed = replace(TWO_GPUS, cuda_graph_estimated=1.82 * GIB, cuda_graph_charged=False)
+    for version, charge in ((None, 0), ("0.33.0", 1.82)):
+        graphs = capacity(path, launch=printed, vllm_version=version).budget.parts[3]
+        assert (graphs.source, graphs.value) == ("measured", charge * GIB)
     given = capacity(path, launch=TWO_GPUS, weights=30 * GIB).budget
     assert given.parts[0].source == "given" and given.pool.value / GIB == pytest.approx(
         75.2305 - 30 - 2.1 - 1.96)

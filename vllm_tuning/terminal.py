@@ -262,7 +262,8 @@ def _knobs(found, paint) -> list[str]:
                      " tokens in the same pool")
     weights, *_, graphs = budget.parts
     if not quantization(found.config):
-        lines.append(f"  8-bit weights          up to {weights.value / 2 / GIB:.2f} GiB into the pool")
+        lines.append(f"  8-bit weights          up to {weights.value / 2 / GIB:.2f} GiB into the "
+                     "pool")
     if graphs.value:
         same = equivalent_utilization(budget.gpu_memory_utilization, graphs.value,
                                       budget.total_memory)

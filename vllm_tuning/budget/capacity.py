@@ -119,9 +119,9 @@ def capacity(path, *, gpu: str | None = None, gpu_memory: float | None = None,
              max_num_seqs: int | None = None, max_num_batched_tokens: int | None = None,
              kv_cache_dtype: str | None = None, tensor_parallel_size: int | None = None,
              pipeline_parallel_size: int | None = None, decode_context_parallel_size: int = 1,
-             block_size: int | None = None, vllm_version: str | None = None, weights: float | None = None,
-             kv_cache: float | None = None, lengths: tuple[Workload, ...] = (),
-             launch: Launch | None = None) -> Capacity:
+             block_size: int | None = None, vllm_version: str | None = None,
+             weights: float | None = None, kv_cache: float | None = None,
+             lengths: tuple[Workload, ...] = (), launch: Launch | None = None) -> Capacity:
     """What a model's config.json and a GPU tell; memory in bytes. Flags that are not given are
     those of the launch, else vLLM's defaults; its figures are taken where the flags do not move
     them. Raises InputError."""
@@ -175,8 +175,8 @@ def capacity(path, *, gpu: str | None = None, gpu_memory: float | None = None,
         weights=weights or indexed_weights(config, math.prod(split))),
         printed if launch else None) if total and kv_cache is None else None
     pool = (Part("pool", kv_cache, "given") if kv_cache is not None else
-            budget.pool if budget else
-            printed.kv_cache and Part("pool", printed.kv_cache, "measured"))
+            budget.pool if budget else None if printed.kv_cache is None else
+            Part("pool", printed.kv_cache, "measured"))
     found = Capacity(config, cache, fp8, longest, seqs, tokens, version, budget, pool,
                      tuple(lengths), printed.kv_cache_tokens if kv_cache is None else None)
     if pool is None or len(lengths) < 2:
@@ -201,6 +201,8 @@ def _unmoved(launch: Launch, weights: float | None, **flags) -> Launch:
     gone = {"kv_cache_tokens"} if moved or weights else set()
     if moved - {"max_model_len", "kv_cache_dtype"} or weights:
         gone.add("kv_cache")
+    if "vllm_version" in moved:
+        launch = replace(launch, vllm_version=flags["vllm_version"], cuda_graph_charged=None)
     if moved & {"vllm_version", "max_num_seqs", "max_num_batched_tokens"}:
         gone.add("peak_activation")
     if weights:
