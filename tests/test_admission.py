@@ -56,7 +56,7 @@ def test_the_largest_number_at_a_risk():
     request = RunningRequest(PLAIN, [100, 1000, 4000], [50, 200, 900], 1)
     for risk in (0.2, 0.01, 1e-6):
         found = seqs_for_risk(request, 5000, risk)
-        assert found.probability <= risk < found.next_probability
+        assert found.probability <= risk < request.overflow(found.max_num_seqs + 1, 4999)
         assert request.overflow(found.max_num_seqs, 4999) == found.probability
     with pytest.raises(InputError, match="risk"):
         seqs_for_risk(request, 5000, 0.0)

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -141,6 +142,18 @@ def test_quantized_weights_against_what_logs_print(name, scheme, gpus, printed):
     assert abs(found.value / GIB - printed) < 1.645 * found.spread / GIB
 
 
+def test_parameters_by_hand_where_layers_differ():
+    """Keys of 24, values of 16, two KV heads and four in the window; the second layer has experts:
+    64 x (96 + 48 + 32 + 64) + 3 x 64 x 32, 64 x (96 + 96 + 64 + 64) + 4 x 3 x 64 x 8 + 64 x 4."""
+    shape = {"model_type": "mimo_v2_flash", "hidden_size": 64, "num_hidden_layers": 2,
+             "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 24, "v_head_dim": 16,
+             "swa_num_key_value_heads": 4, "swa_head_dim": 24, "swa_v_head_dim": 16,
+             "sliding_window": 128, "hybrid_layer_pattern": [0, 1], "intermediate_size": 32,
+             "n_routed_experts": 4, "moe_intermediate_size": 8, "moe_layer_freq": [0, 1],
+             "vocab_size": 128}
+    assert count_parameters(config_of(shape)) == 21_504 + 26_880 + 2 * 128 * 64
+
+
 def test_four_bits_by_hand():
     """Two layers of 4 x 64 x 64 and 3 x 64 x 128: 81,920 weights at 4 + 16/128 bits, two tables."""
     shape = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 128,
@@ -194,7 +207,9 @@ def test_the_memory_of_cards_and_a_card_that_is_not_known(tmp_path):
 
 
 @pytest.mark.parametrize("flags", [{"utilization": 0.0}, {"utilization": math.nan},
-                                   {"max_model_len": 0}, {"max_num_seqs": 10**12}])
+                                   {"max_model_len": 0}, {"max_num_seqs": 10**12},
+                                   {"utilization": "much"}, {"max_model_len": "8K"},
+                                   {"max_model_len": 8192.5}, {"vllm_version": "newest"}])
 def test_flags_from_a_notebook_are_checked(flags, tmp_path):
     with pytest.raises(InputError, match=next(iter(flags))):
         capacity(model("Llama-3.1-8B", tmp_path), gpu="H100", **flags)
@@ -257,6 +272,73 @@ def test_a_log_in_place_of_estimates(tmp_path):
     assert answer["pool_tokens"] == pytest.approx(476_000, rel=2e-4)
 
 
+TWO_GPUS = Launch(  # as a log of Llama 3.3 70B in fp8 on two H100 prints it
+    vllm_version="0.19.0", tensor_parallel_size=2, pipeline_parallel_size=1, max_num_seqs=1024,
+    max_num_batched_tokens=8192, max_model_len=8192, total_memory=79.19 * GIB,
+    gpu_memory_utilization=0.95, model_weights=33.88 * GIB, non_torch=2.1 * GIB,
+    peak_activation=1.96 * GIB, kv_cache=37.28 * GIB, kv_cache_tokens=244304,
+    max_concurrency=29.82, kv_cache_dtype="auto")
+
+
+def test_the_flags_of_a_launch_are_taken(tmp_path):
+    path = model("Llama-3.3-70B", tmp_path)
+    found = capacity(path, launch=TWO_GPUS)
+    assert found.tokens(found.pool.value) == pytest.approx(244304, rel=2e-4)
+    assert found.max_concurrency == pytest.approx(29.82, abs=0.01) and not found.contradicted
+    with pytest.raises(InputError, match="tensor_parallel_size is 4, but 2 in the launch"):
+        capacity(path, launch=TWO_GPUS, tensor_parallel_size=4)
+
+
+def test_figures_that_other_flags_move_are_not_taken(tmp_path):
+    """79.19 x 0.9 - 33.88 - 2.1 - 1.96 = 33.33; another budget moves the peak too."""
+    path = model("Llama-3.3-70B", tmp_path)
+    lower = capacity(path, launch=TWO_GPUS, utilization=0.9).budget
+    assert lower.pool.value / GIB == pytest.approx(33.331) and lower.pool.source == "estimated"
+    assert [part.source for part in lower.parts] == ["measured"] * 4
+    for flags in ({"max_num_batched_tokens": 2048, "max_num_seqs": 64}, {"vllm_version": "0.16.0"}):
+        other = capacity(path, launch=TWO_GPUS, **flags).budget
+        assert [part.source for part in other.parts[:3]] == ["measured", "measured", "estimated"]
+        assert other.pool.source == "estimated" and other.pool.spread
+    newer = capacity(path, launch=TWO_GPUS, vllm_version="0.33.0").budget.parts[3]
+    assert newer.source == "estimated" and newer.value > 0  # not printed, but charged from 0.20.2
+    printed = replace(TWO_GPUS, cuda_graph_estimated=1.82 * GIB, cuda_graph_charged=False)
+    for version, charge in ((None, 0), ("0.33.0", 1.82)):
+        graphs = capacity(path, launch=printed, vllm_version=version).budget.parts[3]
+        assert (graphs.source, graphs.value) == ("measured", charge * GIB)
+    given = capacity(path, launch=TWO_GPUS, weights=30 * GIB).budget
+    assert given.parts[0].source == "given" and given.pool.value / GIB == pytest.approx(
+        75.2305 - 30 - 2.1 - 1.96)
+    fp8 = capacity(path, launch=TWO_GPUS, kv_cache_dtype="fp8")  # twice the tokens, the same GiB
+    assert fp8.pool.source == "measured" and not fp8.contradicted
+    assert fp8.tokens(fp8.pool.value) == pytest.approx(2 * 244304, rel=2e-4)
+
+
+def test_a_launch_that_does_not_print_the_cards_memory(tmp_path):
+    launch = Launch(kv_cache=54.8 * GIB, kv_cache_tokens=449_000, max_model_len=131072)
+    found = capacity(model("Llama-3.1-8B", tmp_path), launch=launch)
+    assert found.budget is None and found.pool.source == "measured"
+    assert found.tokens(found.pool.value) == pytest.approx(449_000, rel=1e-3)
+
+
+@pytest.mark.parametrize("name, flags", [
+    ("Qwen2.5-7B", {}), ("Llama-3.3-70B", {"decode_context_parallel_size": 2})])
+def test_a_launch_of_another_model_is_told(name, flags, tmp_path):
+    assert capacity(model(name, tmp_path), launch=TWO_GPUS, **flags).contradicted
+    (tmp_path / "launches.csv").write_text(
+        "kv_cache_gib,kv_cache_tokens,tensor_parallel_size\n37.28,244304,2\n")
+    done = run(model(name, tmp_path), "--launches", tmp_path / "launches.csv", *(
+        f"--{flag.replace('_', '-')}={value}" for flag, value in flags.items()))
+    assert "The launch printed 244,304 tokens" in done.stdout
+
+
+def test_an_fp8_cache_of_a_hybrid_model(tmp_path):
+    """Its blocks are those of the states, as large as before, with twice the tokens in them."""
+    text = run(model("Qwen3.8-27B", tmp_path), "--gpu", "H100", "--max-model-len", 262144).stdout
+    tokens = [int(line.split(" tokens")[0].split()[-1].replace(",", ""))
+              for line in text.splitlines() if " tokens, " in line or "fp8" in line]
+    assert len(tokens) == 2 and tokens[1] == pytest.approx(2 * tokens[0], rel=0.02)
+
+
 @pytest.mark.parametrize("args", [
     ["--utilization", "nan"], ["--utilization", "1.5"], ["--gpu", "H7"], ["--gpu-memory", "nan"],
     ["--gpu-memory", "-1"], ["--input-len", "5"], ["--tensor-parallel-size", "0"]])
@@ -268,6 +350,10 @@ def test_bad_usage_is_2(args, tmp_path):
     (["--kv-cache-dtype", "int3"], "int3"), (["--tensor-parallel-size", "3"], "KV heads"),
     (["--pipeline-parallel-size", "99"], "pipeline stages"),
     (["--input-len", "1000000", "--output-len", "1", "--max-model-len", "8192"], "max_model_len"),
+    (["--tensor-parallel-size", "64"], "attention heads"),
+    (["--decode-context-parallel-size", "2"], "decode_context_parallel_size"),
+    (["--vllm-version", "newest"], "newest"),
+    (["--max-num-seqs", "1024", "--max-num-batched-tokens", "512"], "max_num_seqs"),
     (["--lengths", "nowhere.csv"], "nowhere.csv"), (["--launches", "nowhere.csv"], "nowhere.csv")])
 def test_bad_input_is_one_line_and_1(args, named, tmp_path):
     done = run(model("Llama-3.1-8B", tmp_path), *args)

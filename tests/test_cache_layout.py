@@ -8,6 +8,7 @@ import re
 import pytest
 
 from conftest import ROOT, rows_of
+from vllm_tuning.budget.capacity import capacity
 from vllm_tuning.kv_cache import cache_layout, read_shape
 from vllm_tuning.model_config import config_of, read_config
 from vllm_tuning.units import GIB, InputError
@@ -69,12 +70,14 @@ NOT_COVERED = {"laguna": "poolside/Laguna-S-2.1: no config at hand"}
 
 
 @pytest.mark.skipif(not (SHARED / "logs").is_dir(), reason="needs ../shared/logs and configs")
-def test_whole_logs_against_the_published_configs():
+def test_whole_logs_against_the_published_configs(tmp_path):
+    """And as ``budget --launches`` takes them, which says so where the log lacks what it takes:
+    a float32 cache, speculative tokens, decode context parallel ranks."""
     from vllm_tuning.server_log import read_log
 
     names = {alias.lower(): name for name, model in MODELS.items() for alias in model["names"]}
     carried = {row["log"]: row for row in POOLS}
-    checked, left_out = 0, set()
+    checked, left_out, told = 0, set(), []
     for path in sorted((SHARED / "logs").glob("*.log.gz")):
         for launch in read_log(path):
             if launch.kv_cache is None or not launch.kv_cache_tokens:
@@ -100,7 +103,15 @@ def test_whole_logs_against_the_published_configs():
             check(row, read_config(SHARED / "configs" / shared) if shared else
                   config_of(model["config"]))
             checked += 1
+            (tmp_path / "config.json").write_text(json.dumps(model["config"]))
+            found = capacity(tmp_path, launch=launch)
+            if found.contradicted:
+                told.append(path.name[:4])
+            else:
+                assert found.tokens(found.pool.value) == pytest.approx(
+                    launch.kv_cache_tokens, rel=2e-3), path
     assert left_out == NOT_COVERED.keys()
+    assert told == ["L029", *(f"L{n}" for n in (216, 217, 218, *range(238, 245)))]
     assert checked == 116  # of 134 starts: 14 print no pool, 4 are of Laguna
 
 
@@ -208,6 +219,12 @@ def test_a_config_of_200_mb_is_refused_unread(tmp_path):
         file.truncate(200 * 10**6)
     with pytest.raises(InputError, match="larger than 16 MiB"):
         read_config(tmp_path)
+
+
+def test_a_byte_order_mark_is_no_matter(tmp_path):
+    text = json.dumps(MODELS["Llama-3.1-8B"]["config"])
+    (tmp_path / "config.json").write_text(text, encoding="utf-8-sig")
+    assert cache_layout(read_config(tmp_path)).kv_bytes_per_token == 131072
 
 
 def test_a_tokenizers_file_is_told(tmp_path):

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from vllm_tuning.units import InputError
-from vllm_tuning.workload import Workload, at_percentile, read_lengths
+from vllm_tuning.workload import Workload, at_percentile, largest, read_lengths
 
 TWO = [Workload(100, 20), Workload(50, 60)]
 
@@ -62,6 +62,18 @@ def test_a_bad_file_is_one_sentence(tmp_path, text, reason):
         read_lengths(path)
     assert str(error.value).startswith(f"{path}:") and reason in str(error.value)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("near", [0, 1, 7, 500, 1000, 5000])
+@pytest.mark.parametrize("most", [0, 1, 2, 6, 7, 999, 1000])
+def test_the_largest_count_from_any_guess(most, near):
+    assert largest(lambda count: count <= most, near=near) == most
+
+
+@pytest.mark.parametrize("length", [0, -1, 1.5, "8K", None])
+def test_a_length_is_a_whole_number_of_tokens(length):
+    with pytest.raises(InputError, match="input_len"):
+        Workload(length, 10)
 
 
 def test_a_file_that_cannot_be_read(tmp_path):

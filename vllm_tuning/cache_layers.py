@@ -7,6 +7,9 @@ from .units import InputError
 
 _DTYPE_BYTES = {"auto": None, "float32": 4, "float": 4, "float16": 2, "half": 2, "bfloat16": 2,
                 "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1, "fp8_inc": 1, "fp8_ds_mla": 1}
+_MAMBA2 = (  # as Granite 4 and as Nemotron-H call them
+    ("mamba_n_heads", "mamba_d_head", "mamba_n_groups", "mamba_d_state", "mamba_d_conv"),
+    ("mamba_num_heads", "mamba_head_dim", "n_groups", "ssm_state_size", "conv_kernel"))
 
 
 def heads_on_gpu(kv_heads: int, tensor_parallel_size: int) -> int:
@@ -94,18 +97,16 @@ def _token_bytes(config: ModelConfig, kind: str, index: int, tp: int, dtype: str
         types = config.get("indexer_types")
         own = not (isinstance(types, list) and index < len(types)) or types[index] == "full"
         return latent + (indexer_bytes(config.count("index_head_dim")) if own else 0)
-    heads, head_dim = config.kv_heads, config.head_dim
-    value_dim = config.optional("v_head_dim") or head_dim
-    if kind == "window" and config.get("swa_num_key_value_heads"):
-        heads, head_dim = config.need("swa_num_key_value_heads", "swa_head_dim")
-        value_dim = config.optional("swa_v_head_dim") or head_dim
-    if kind == "full" and config.get("global_head_dim"):
-        head_dim = value_dim = config.count("global_head_dim")
-        heads = config.optional("num_global_key_value_heads") or heads
+    heads, head_dim, value_dim = config.heads_of(kind)
     if heads % tp and tp % heads:
         raise InputError(f"{config.path}: {heads} KV heads cannot be split over "
                          f"tensor_parallel_size {tp}")
     return heads_on_gpu(heads, tp) * (head_dim + value_dim) * element
+
+
+def mamba2_shape(config: ModelConfig) -> list[int] | None:
+    """Heads, their size, groups, state size and kernel of a Mamba 2 layer, None in other models."""
+    return next((config.need(*names) for names in _MAMBA2 if config.get(names[0])), None)
 
 
 def state_bytes(config: ModelConfig, tensor_parallel_size: int = 1,
@@ -123,11 +124,8 @@ def state_bytes(config: ModelConfig, tensor_parallel_size: int = 1,
             "linear_num_key_heads", "linear_num_value_heads", "linear_key_head_dim",
             "linear_value_head_dim", "linear_conv_kernel_dim")
         width, state = 2 * keys * key_dim + values * value_dim, values * key_dim * value_dim
-    elif config.get("mamba_n_heads") or config.get("mamba_num_heads"):
-        heads, head, groups, size, kernel = config.need(*(
-            ("mamba_n_heads", "mamba_d_head", "mamba_n_groups", "mamba_d_state", "mamba_d_conv")
-            if config.get("mamba_n_heads") else
-            ("mamba_num_heads", "mamba_head_dim", "n_groups", "ssm_state_size", "conv_kernel")))
+    elif shape := mamba2_shape(config):
+        heads, head, groups, size, kernel = shape
         groups += tp - groups if groups % tp else 0
         width, state = heads * head + 2 * groups * size, heads * head * size
     else:

@@ -151,6 +151,9 @@ def cache_layout(config: ModelConfig, tensor_parallel_size: int = 1,
     and blocks that hold a recurrent state. The size of a group is the smallest class of layers, or
     the largest where that is less than half as large again. Raises InputError.
     """
+    if tensor_parallel_size % decode_context_parallel_size:
+        raise InputError(f"decode_context_parallel_size {decode_context_parallel_size} does not "
+                         f"divide tensor_parallel_size {tensor_parallel_size}")
     layers = cache_layers(config, tensor_parallel_size, kv_cache_dtype, speculative_tokens)
     whole = max((layer.token_bytes for layer in layers), default=0)
     states = max(layer.state_bytes for layer in layers)
@@ -159,6 +162,9 @@ def cache_layout(config: ModelConfig, tensor_parallel_size: int = 1,
             raise MissingFigure(f"{config.path}: recurrent layers only: no KV cache to size")
         grain = max(128, block_size) if config.latent else block_size
         block_size = max(block_size, grain * -(-states // (grain * whole)))
+    if (heads := config.optional("num_attention_heads", 0) or 0) % tensor_parallel_size:
+        raise InputError(f"{config.path}: {heads:,} attention heads cannot be split over "
+                         f"tensor_parallel_size {tensor_parallel_size}")
     if pipeline_parallel_size > config.count("num_hidden_layers"):
         raise InputError(f"{config.path}: {config.count('num_hidden_layers'):,} layers cannot fill "
                          f"{pipeline_parallel_size:,} pipeline stages")

@@ -123,6 +123,18 @@ class ModelConfig:
         return (self.optional("num_key_value_heads")
                 or self.count("num_attention_heads"))
 
+    def heads_of(self, kind: str) -> tuple[int, int, int]:
+        """KV heads of a layer, elements of a key and of a value of one head."""
+        heads, head_dim = self.kv_heads, self.head_dim
+        value_dim = self.optional("v_head_dim") or head_dim
+        if kind == "window" and self.get("swa_num_key_value_heads"):
+            heads, head_dim = self.need("swa_num_key_value_heads", "swa_head_dim")
+            value_dim = self.optional("swa_v_head_dim") or head_dim
+        if kind == "full" and self.get("global_head_dim"):
+            head_dim = value_dim = self.count("global_head_dim")
+            heads = self.optional("num_global_key_value_heads") or heads
+        return heads, head_dim, value_dim
+
     @property
     def multimodal(self) -> bool:
         """Whether the language model is a part of another one."""
@@ -215,7 +227,7 @@ def read_config(path: str | os.PathLike) -> ModelConfig:
     if path.is_dir():
         path = path / "config.json"
     try:
-        with path.open(encoding="utf-8") as file:
+        with path.open(encoding="utf-8-sig") as file:
             text = file.read(LARGEST_CONFIG + 1)
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from None

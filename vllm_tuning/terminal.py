@@ -276,7 +276,9 @@ def capacity_text(found: Capacity, paint=plain) -> str:
         rows = [*((_PARTS[part.name], part) for part in budget.parts), ("KV cache pool", pool)]
         for name, part in rows:
             band = f"{part.low / GIB:.2f} to {part.high / GIB:.2f}" if part.spread else ""
-            lines.append(f"  {name:<20}{part.value / GIB:>9.2f}{band:>24}  {part.source}")
+            charged = part.value or part.name != "cuda_graphs"
+            lines.append(f"  {name:<20}{part.value / GIB:>9.2f}{band:>24}  "
+                         f"{part.source if charged else 'not charged'}")
     lines += ["", paint("What a request of L tokens costs", bold=True), f"  {_cost(found)}"]
     if pool is None:
         return "\n".join([*lines, "", "  No GPU given (--gpu, --gpu-memory, or --kv-cache-gib): "
@@ -292,6 +294,11 @@ def capacity_text(found: Capacity, paint=plain) -> str:
               *_wrap(f"{found.max_concurrency:,.2f} requests of max_model_len "
                      f"{found.max_model_len:,}: what the log calls maximum concurrency, the worst "
                      "case, not a limit on users.", plain)]
+    if found.contradicted:
+        lines += _wrap(f"The launch printed {found.printed_tokens:,} tokens. Is it another model, "
+                       "a --dtype, speculative decoding, or does it lack "
+                       "--decode-context-parallel-size or --kv-cache-dtype here?", paint,
+                       fg="yellow")
     if found.max_concurrency < 1:
         lines += _wrap(f"vLLM will not start: one such request must fit. Set --max-model-len to at "
                        f"most {found.longest_request:,}.", paint, fg="yellow")
@@ -333,12 +340,13 @@ def _knobs(found, paint) -> list[str]:
     lines += [f"  1 % of utilization     {budget.total_memory / 100 / GIB:.2f} GiB{more}",
               f"                         ({budget.above_ceiling / GIB:.2f} GiB are left above the "
               "ceiling for all else)"]
-    if found.cache_fp8.block_bytes != found.cache.block_bytes:
+    if found.cache_fp8 != found.cache:
         lines.append(f"  --kv-cache-dtype fp8   {found.tokens(found.pool.value, found.cache_fp8):,}"
                      " tokens in the same pool")
     weights, *_, graphs = budget.parts
     if not quantization(found.config):
-        lines.append(f"  8-bit weights          {weights.value / 2 / GIB:.2f} GiB into the pool")
+        lines.append(f"  8-bit weights          up to {weights.value / 2 / GIB:.2f} GiB into the "
+                     "pool")
     if graphs.value:
         same = equivalent_utilization(budget.gpu_memory_utilization, graphs.value,
                                       budget.total_memory)

@@ -40,14 +40,20 @@ class Workload:
         return -(-self.length // block_size)
 
 
-def largest(fits, most: float = math.inf) -> int:
+def largest(fits, most: float = math.inf, near: int = 0) -> int:
     """The largest count for which ``fits(count)`` holds, 0 if none; it holds for all below one.
 
-    Doubling stops beyond ``most``.
+    The search begins at ``near``, a guess, with steps that double, and stops beyond ``most``.
     """
-    low, high = 0, 1
-    while high <= most and fits(high):
-        low, high = high, 2 * high
+    low, high, step = near, near + 1, 1
+    if near and not fits(near):
+        high = near
+        while (low := max(0, high - step)) and not fits(low):
+            high, step = low, 2 * step
+    else:
+        while high <= most and fits(high):
+            step *= 2
+            low, high = high, high + step
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)

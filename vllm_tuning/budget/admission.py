@@ -1,8 +1,10 @@
 """How many requests to let in: from a high percentile of their length, or from a stated risk."""
 
+import functools
 import math
 import re
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 
@@ -26,12 +28,10 @@ def seqs_by_length(cache: CacheLayout, blocks: int, length: int, budget: int,
 
 @dataclass(frozen=True)
 class Risk:
-    """mns for a stated risk, the risk at it and at one more, and the mean use of the pool."""
+    """mns for a stated risk, and the risk at it."""
 
     max_num_seqs: int
     probability: float
-    next_probability: float
-    mean_blocks: float
 
 
 class RunningRequest:
@@ -61,6 +61,13 @@ class RunningRequest:
     def mean(self) -> float:
         return float(self.weights @ np.arange(len(self.weights)))
 
+    def near(self, blocks: int, risk: float) -> int:
+        """About the count that outgrows so many blocks with this risk: mean + z sd = blocks."""
+        spread = math.sqrt(max(0.0, self.weights @ np.arange(len(self.weights))**2 - self.mean**2))
+        half = NormalDist().inv_cdf(1 - risk) * spread / (2 * self.mean)
+        root = math.sqrt(half**2 + max(0, blocks) / self.mean) - half
+        return min(_MOST, int(root**2))
+
     def overflow(self, seqs: int, blocks: int) -> float:
         """P(``seqs`` requests take more than ``blocks``), exact to about 1e-12.
 
@@ -83,9 +90,9 @@ def seqs_for_risk(request: RunningRequest, blocks: int, risk: float) -> Risk:
     """
     if not 1e-9 <= risk < 1:
         raise InputError(f"risk is {risk:g}; expected a probability from 1e-9 to 1")
-    seqs = largest(lambda count: request.overflow(count, blocks - 1) <= risk, _MOST)
-    return Risk(seqs, request.overflow(seqs, blocks - 1) if seqs else 0.0,
-                request.overflow(seqs + 1, blocks - 1), seqs * request.mean)
+    overflow = functools.cache(lambda seqs: request.overflow(seqs, blocks - 1))
+    seqs = largest(lambda count: overflow(count) <= risk, _MOST, request.near(blocks - 1, risk))
+    return Risk(seqs, overflow(seqs) if seqs else 0.0)
 
 
 def lengths_from_metrics(text: str) -> list[Workload]:

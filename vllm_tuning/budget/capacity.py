@@ -1,6 +1,8 @@
 """The answer of ``vllm-tuning budget``: what a request costs, what the pool holds, how many fit."""
 
+import math
 from dataclasses import dataclass, replace
+from numbers import Integral, Real
 from pathlib import Path
 
 from .admission import MARGIN, Risk, RunningRequest, seqs_by_length, seqs_for_risk
@@ -32,6 +34,7 @@ class Capacity:
     budget: Budget | None
     pool: Part | None
     lengths: tuple[Workload, ...] = ()
+    printed_tokens: int | None = None  # of the launch, where its flags are the ones asked for
     risk: Risk | None = None
 
     @property
@@ -43,6 +46,12 @@ class Capacity:
         cache = cache or self.cache
         return cache.printed_tokens(cache.blocks(pool), self.max_model_len,
                                     self.max_num_batched_tokens, self.vllm_version)
+
+    @property
+    def contradicted(self) -> bool:
+        """Whether the launch printed other tokens than its pool holds by this config and flags."""
+        return bool(self.printed_tokens and self.pool) and not math.isclose(
+            self.tokens(self.pool.value), self.printed_tokens, rel_tol=0.01)
 
     @property
     def max_concurrency(self) -> float | None:
@@ -96,6 +105,7 @@ class Capacity:
             "pool_source": pool and pool.source,
             "pool_blocks": self.blocks,
             "pool_tokens": pool and self.tokens(pool.value),
+            "pool_tokens_printed": self.printed_tokens,
             "max_concurrency": self.max_concurrency,
             "max_num_seqs": pool and self.max_num_seqs(pool.value),
             "max_num_seqs_at_risk": self.risk and {
@@ -107,59 +117,97 @@ class Capacity:
 def capacity(path, *, gpu: str | None = None, gpu_memory: float | None = None,
              utilization: float | None = None, max_model_len: int | None = None,
              max_num_seqs: int | None = None, max_num_batched_tokens: int | None = None,
-             kv_cache_dtype: str | None = None, tensor_parallel_size: int = 1,
-             pipeline_parallel_size: int = 1, decode_context_parallel_size: int = 1,
-             block_size: int = 16, vllm_version: str | None = None, weights: float | None = None,
-             kv_cache: float | None = None, lengths: tuple[Workload, ...] = (),
-             launch: Launch | None = None) -> Capacity:
+             kv_cache_dtype: str | None = None, tensor_parallel_size: int | None = None,
+             pipeline_parallel_size: int | None = None, decode_context_parallel_size: int = 1,
+             block_size: int | None = None, vllm_version: str | None = None,
+             weights: float | None = None, kv_cache: float | None = None,
+             lengths: tuple[Workload, ...] = (), launch: Launch | None = None) -> Capacity:
     """What a model's config.json and a GPU tell; memory in bytes. Flags that are not given are
-    those of the launch, else vLLM's defaults. Raises InputError."""
+    those of the launch, else vLLM's defaults; its figures are taken where the flags do not move
+    them. Raises InputError."""
     config = read_config(path)
     given = launch or Launch()
     version = vllm_version or given.vllm_version
+    if vllm_version and not release(vllm_version):
+        raise InputError(f"vllm_version {vllm_version[:40]!r} is no release; expected one such as "
+                         "0.19.0")
     if gpu and (card := named(gpu)) is None:
         raise InputError(f"GPU {gpu}: known are {KNOWN}; else give its memory in GiB as vLLM "
                          "prints it")
-    if utilization is not None and not 0 < utilization <= 1:
+    if utilization is not None and not (isinstance(utilization, Real) and 0 < utilization <= 1):
         raise InputError(f"utilization is {utilization}; expected a number above 0, at most 1")
     for name, value in (("max_model_len", max_model_len), ("max_num_seqs", max_num_seqs),
                         ("max_num_batched_tokens", max_num_batched_tokens)):
-        if value is not None and not 1 <= value <= LARGEST_FIGURE:
-            raise InputError(f"{name} is {value:,}; expected 1 to {LARGEST_FIGURE:,}")
+        if value is not None and not (isinstance(value, Integral)
+                                      and 1 <= value <= LARGEST_FIGURE):
+            raise InputError(f"{name} is {value}; expected a whole number from 1 to "
+                             f"{LARGEST_FIGURE:,}")
+    split = [_split(given, name, asked) for name, asked in (
+        ("tensor_parallel_size", tensor_parallel_size),
+        ("pipeline_parallel_size", pipeline_parallel_size))]
+    if max_num_seqs and max_num_batched_tokens and max_num_batched_tokens < max_num_seqs:
+        raise InputError(f"max_num_batched_tokens {max_num_batched_tokens:,} is below max_num_seqs "
+                         f"{max_num_seqs:,}; vLLM refuses that")
     total = gpu_memory or gpu and TOTAL_MEMORY[card] * GIB or given.total_memory
     seqs, tokens = default_flags(total) if total and not (
         gpu and card.startswith(SMALL_DEFAULTS)) else (256, SMALLEST_BUDGET)
-    seqs = max_num_seqs or given.max_num_seqs or seqs
-    tokens = max_num_batched_tokens or given.max_num_batched_tokens or max(tokens, seqs)
+    tokens = max_num_batched_tokens or given.max_num_batched_tokens or max(tokens,
+                                                                           max_num_seqs or 0)
+    seqs = max_num_seqs or given.max_num_seqs or min(seqs, tokens)
     longest = max_model_len or given.max_model_len or config.optional(
         "max_position_embeddings") or max((each.length for each in lengths), default=tokens)
     if (too_long := max((each.length for each in lengths), default=0)) > longest:
         raise InputError(f"a request of {too_long:,} tokens is longer than max_model_len "
                          f"{longest:,}")
-    cache, fp8 = (cache_layout(config, tensor_parallel_size, pipeline_parallel_size, dtype,
-                               given.block_size or block_size, decode_context_parallel_size)
-                  for dtype in (kv_cache_dtype or given.kv_cache_dtype, "fp8"))
-    if kv_cache is not None:
-        budget, pool = None, Part("pool", kv_cache, "given")
-    elif total:
-        budget = memory_budget(config, Server(
-            total_memory=total, max_num_seqs=seqs, max_num_batched_tokens=tokens,
-            gpu_memory_utilization=utilization or given.gpu_memory_utilization or (
-                0.9 if () < release(version) <= (0, 20, 1) else 0.92),
-            tensor_parallel_size=tensor_parallel_size, vllm_version=version,
-            pipeline_parallel_size=pipeline_parallel_size,
-            weights=weights or indexed_weights(config, tensor_parallel_size
-                                               * pipeline_parallel_size)), launch)
-        pool = budget.pool
-    else:
-        budget = pool = None
+    dtype = kv_cache_dtype or given.kv_cache_dtype
+    cache, fp8 = (cache_layout(config, *split, each, block_size or given.block_size or 16,
+                               decode_context_parallel_size)
+                  for each in (dtype, "fp8"))
+    utilization = utilization or given.gpu_memory_utilization or (
+        0.9 if () < release(version) <= (0, 20, 1) else 0.92)
+    printed = _unmoved(given, weights, total_memory=total, gpu_memory_utilization=utilization,
+                       vllm_version=version, max_num_seqs=seqs, max_num_batched_tokens=tokens,
+                       max_model_len=longest, kv_cache_dtype=dtype)
+    budget = memory_budget(config, Server(
+        total_memory=total, max_num_seqs=seqs, max_num_batched_tokens=tokens,
+        gpu_memory_utilization=utilization, tensor_parallel_size=split[0],
+        pipeline_parallel_size=split[1], vllm_version=version,
+        weights=weights or indexed_weights(config, math.prod(split))),
+        printed if launch else None) if total and kv_cache is None else None
+    pool = (Part("pool", kv_cache, "given") if kv_cache is not None else
+            budget.pool if budget else None if printed.kv_cache is None else
+            Part("pool", printed.kv_cache, "measured"))
     found = Capacity(config, cache, fp8, longest, seqs, tokens, version, budget, pool,
-                     tuple(lengths))
+                     tuple(lengths), printed.kv_cache_tokens if kv_cache is None else None)
     if pool is None or len(lengths) < 2:
         return found
     running = RunningRequest(cache, [each.input_len for each in lengths],
                              [each.output_len for each in lengths], tokens)
     return replace(found, risk=seqs_for_risk(running, found.blocks, RISK))
+
+
+def _split(launch: Launch, name: str, asked: int | None) -> int:
+    own = getattr(launch, name)
+    if asked and own and asked != own:
+        raise InputError(f"{name} is {asked}, but {own} in the launch: its figures are those of "
+                         "another split")
+    return asked or own or 1
+
+
+def _unmoved(launch: Launch, weights: float | None, **flags) -> Launch:
+    """The launch less the figures that flags other than its own would move."""
+    moved = {name for name, value in flags.items()
+             if getattr(launch, name) is not None and getattr(launch, name) != value}
+    gone = {"kv_cache_tokens"} if moved or weights else set()
+    if moved - {"max_model_len", "kv_cache_dtype"} or weights:
+        gone.add("kv_cache")
+    if "vllm_version" in moved:
+        launch = replace(launch, vllm_version=flags["vllm_version"], cuda_graph_charged=None)
+    if moved & {"vllm_version", "max_num_seqs", "max_num_batched_tokens"}:
+        gone.add("peak_activation")
+    if weights:
+        gone.add("model_weights")
+    return replace(launch, **dict.fromkeys(gone))
 
 
 def launch_to_measure(sources) -> Launch:

@@ -77,8 +77,8 @@ def request_costs(layouts, budget, ax=None):
 def cost_table(layouts, pool, budget):
     """What a token and a request cost, and how many requests fit in a pool of so many bytes."""
     lines = [f"In a pool of {pool / GIB:.1f} GiB, in bf16:\n",
-             "| model | bytes a token | fixed (MiB) | 1,800 tokens (MiB) | 131,072 tokens (GiB) "
-             "| fit at 1,800 | fit at 131,072 |", "| --- |" + " ---: |" * 6]
+             "| model | bytes a token | windows once full, states (MiB) | 1,800 tokens (MiB) "
+             "| 131,072 tokens (GiB) | fit at 1,800 | fit at 131,072 |", "| --- |" + " ---: |" * 6]
     for name, cache in layouts.items():
         cost = {length: cache.block_bytes * cache.request_blocks(length, budget)
                 for length in (1800, 131072)}

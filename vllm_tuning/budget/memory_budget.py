@@ -77,13 +77,15 @@ class Budget:
 
 def memory_budget(config: ModelConfig, server: Server, launch: Launch | None = None) -> Budget:
     """The budget of a server: measured where the launch prints a part, else given or estimated."""
-    measured = launch or Launch()
+    measured, graphs = launch or Launch(), cuda_graphs(server)
+    charge = measured.graph_charge  # 0 too where the log lacks it: true of releases without any
+    if launch is None or not charge and graphs.value and measured.cuda_graph_charged is not False:
+        charge = None
     parts = (
         _part("weights", measured.model_weights, server.weights, lambda: weights(config, server)),
         _part("non_torch", measured.non_torch, None, lambda: non_torch(server)),
         _part("activation", measured.peak_activation, None, lambda: activation(config, server)),
-        _part("cuda_graphs", measured.graph_charge if launch else None, None,
-              lambda: cuda_graphs(server)))
+        _part("cuda_graphs", charge, None, lambda: graphs))
     left = filled(server.requested, {part.name: part.value for part in parts} | {"pool": None})
     pool = _part("pool", measured.kv_cache, None, lambda: Estimate(
         left["pool"], math.hypot(*(part.spread for part in parts))))

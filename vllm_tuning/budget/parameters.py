@@ -3,7 +3,7 @@
 Matrices only: norms, biases and rotary tables are within 0.1 %. Vision towers are not counted.
 """
 
-from ..cache_layers import heads_on_gpu
+from ..cache_layers import heads_on_gpu, mamba2_shape
 from ..model_config import ModelConfig
 
 _PLAIN_MLP = ("opt", "phi", "falcon", "gpt2", "gpt_neox", "bloom", "starcoder2", "nemotron_h",
@@ -12,7 +12,7 @@ _PLAIN_MLP = ("opt", "phi", "falcon", "gpt2", "gpt_neox", "bloom", "starcoder2",
 
 def attention_parameters(config: ModelConfig, kind: str = "full",
                          tensor_parallel_size: int = 1) -> int:
-    """One layer: hidden * (heads + 2 * kv_heads + heads) * head_dim, or the five of a latent."""
+    """One layer: queries, keys, values and output of its heads, or the five of a latent."""
     hidden, heads, tp = config.count("hidden_size"), config.count("num_attention_heads"), \
         tensor_parallel_size
     if config.latent:
@@ -22,12 +22,10 @@ def attention_parameters(config: ModelConfig, kind: str = "full",
         down = hidden * (rank + rope) + (hidden * query if query else 0)
         return (down + (query or hidden) * own * (nope + rope) + rank * own * (nope + values)
                 + own * values * hidden)
-    head_dim, kv_heads = config.head_dim, config.kv_heads
-    if kind == "full" and config.get("global_head_dim"):
-        head_dim = config.count("global_head_dim")
-        kv_heads = config.optional("num_global_key_value_heads") or kv_heads
-    gate = 1 if config.get("attn_output_gate") or config.family == "qwen3_next" else 0
-    return hidden * head_dim * ((2 + gate) * heads // tp + 2 * heads_on_gpu(kv_heads, tp))
+    kv_heads, keys, values = config.heads_of(kind)
+    queries = keys * (2 if config.get("attn_output_gate") or config.family == "qwen3_next" else 1)
+    return hidden * ((queries + values) * heads // tp
+                     + (keys + values) * heads_on_gpu(kv_heads, tp))
 
 
 def recurrent_parameters(config: ModelConfig) -> int:
@@ -38,11 +36,8 @@ def recurrent_parameters(config: ModelConfig) -> int:
             "linear_num_key_heads", "linear_num_value_heads", "linear_key_head_dim",
             "linear_value_head_dim")
         return hidden * (2 * keys * key_dim + 3 * values * value_dim + 2 * values)
-    if config.get("mamba_n_heads") or config.get("mamba_num_heads"):
-        heads, head, groups, size = config.need(*(
-            ("mamba_n_heads", "mamba_d_head", "mamba_n_groups", "mamba_d_state")
-            if config.get("mamba_n_heads") else
-            ("mamba_num_heads", "mamba_head_dim", "n_groups", "ssm_state_size")))
+    if shape := mamba2_shape(config):
+        heads, head, groups, size, _ = shape
         return hidden * (3 * heads * head + 2 * groups * size + heads)
     inner = config.count("mamba_expand") * hidden
     size, rank = config.count("mamba_d_state"), config.count("mamba_dt_rank", -(-hidden // 16))
@@ -73,8 +68,10 @@ def mlp_widths(config: ModelConfig) -> list[tuple[int, int]]:
             or config.optional("expert_layer_period") or 1)
     offset = config.optional("expert_layer_offset", 0)
     offset = step - 1 if offset is None else offset
-    only_dense = config.get("mlp_only_layers")
+    only_dense, sparse = config.get("mlp_only_layers"), config.get("moe_layer_freq")
     only_dense = only_dense if isinstance(only_dense, list) else []
+    if isinstance(sparse, list):
+        only_dense = only_dense + [i for i, each in enumerate(sparse) if not each]
     return [(experts * expert + shared, experts)
             if i >= first and i % step == offset and i not in only_dense else (dense, 0)
             for i in range(layers)]
