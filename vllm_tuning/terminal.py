@@ -5,15 +5,10 @@ import textwrap
 from dataclasses import replace
 from pathlib import Path
 
-from .budget.memory_budget import equivalent_utilization, tokens_per_percent
-from .budget.capacity import Capacity
-from .budget.quantized import quantization
 from .gaps import serve_flags
 from .launches import KNOBS
 from .memory_model import MemoryModel
 from .optimum import Optimum, Recommended
-from .scheduling.simulation import Simulation
-from .scheduling.step_time import quantiles
 from .uncertain import is_known
 from .units import GIB
 
@@ -45,20 +40,20 @@ def answer_text(optimum: Optimum, paint=plain) -> str:
             paint(f"  {best.flags}", bold=True, fg="green"),
             "",
             f"  {pool_to_expect(best)} of KV cache to expect:",
-            *_wrap(f"{best.concurrency:,.1f} full requests, so {best.max_num_seqs} at once never "
+            *wrapped(f"{best.concurrency:,.1f} full requests, so {best.max_num_seqs} at once never "
                    f"preempt ({optimum.proviso})", plain),
         ]
     else:
         reason = optimum.reason[0].upper() + optimum.reason[1:]
-        lines += [*_wrap(f"No recommendation. {reason}.", paint, fg="yellow"), "",
+        lines += [*wrapped(f"No recommendation. {reason}.", paint, fg="yellow"), "",
                   *_parameters(model, paint)]
     if best or not optimum.method.reason:
         lines += ["", *_steps(optimum)]
         if optimum.method.reason:
-            lines += _wrap(f"(no four-launch method: {optimum.method.reason})", plain)
+            lines += wrapped(f"(no four-launch method: {optimum.method.reason})", plain)
     if best:
         lines += ["", "What a larger prefill budget costs (mnbt: mns that still fit):",
-                  *_wrap(", ".join(f"{price.max_num_batched_tokens}: {price.max_num_seqs}"
+                  *wrapped(", ".join(f"{price.max_num_batched_tokens}: {price.max_num_seqs}"
                                    for price in optimum.prices), plain)]
     return "\n".join([*lines, *_next_steps(model, paint), *_warnings(optimum.notices, paint)])
 
@@ -95,7 +90,7 @@ def _parameters(model: MemoryModel, paint) -> list[str]:
         else:
             unknown.setdefault(model.reasons.get(name, ""), []).append(symbol)
     for reason, symbols in unknown.items():
-        lines += _wrap(f"{', '.join(symbols)} not known: {reason}", paint, fg="yellow")
+        lines += wrapped(f"{', '.join(symbols)} not known: {reason}", paint, fg="yellow")
     if cost := model.request_cost:
         lines += ["", "  A request costs:"] + [
             f"  {with_error(value):>33} bytes {what}" for value, what in cost.in_words]
@@ -109,14 +104,14 @@ def launches_text(launches, notices, paint=plain) -> str:
     server = None
     for launch in launches:
         if server != (server := _server(launch)):
-            lines += _wrap(server, plain)
+            lines += wrapped(server, plain)
         gib = [f"{value / GIB:.2f}" if (value := getattr(launch, name)) is not None else "-"
                for name in ("model_weights", "non_torch", "peak_activation", "kv_cache")]
         counts = [f"{value:,}" if (value := getattr(launch, name)) else "-"
                   for name in ("max_num_seqs", "max_num_batched_tokens", "kv_cache_tokens")]
         lines.append(f"  {counts[0]:>6}{counts[1]:>8}{gib[0]:>9}{gib[1]:>7}{gib[2]:>7}{gib[3]:>8}"
                      f"{counts[2]:>12}  {_shortened(Path(launch.where).name, 19)}")
-        lines += _wrap(f"failed: {launch.error}", paint, fg="yellow") if launch.error else []
+        lines += wrapped(f"failed: {launch.error}", paint, fg="yellow") if launch.error else []
     return "\n".join([*lines, *_warnings(notices, paint)])
 
 
@@ -157,53 +152,6 @@ def fit_text(model: MemoryModel, paint=plain) -> str:
     return "\n".join([*lines, *_next_steps(model, paint), *_warnings(model.notices, paint)])
 
 
-def simulation_text(simulation: Simulation, unknown: str | None = None, paint=plain) -> str:
-    """What a simulation comes to: steps, tokens per step, the pool, preemptions, and its times or
-    why these are ``unknown``."""
-    config, summary = simulation.config, simulation.summary
-    again = summary.recomputed_tokens / max(1, summary.sched_tokens)
-    rows = [("steps", f"{summary.n_steps:,}", f"{summary.idle_steps:,} of them idle"),
-            ("tokens per step", f"{summary.tokens_per_step:,.1f}",
-             f"generated; {summary.sched_tokens_per_step:,.1f} scheduled"),
-            ("requests at once", f"{summary.max_run:,}", "at most"),
-            ("pool use", f"{summary.mean_pool_use:.1%}",
-             f"mean of the steps; at most {summary.peak_pool_use:.1%}"),
-            ("preemptions", f"{summary.n_preempt:,}",
-             f"{summary.recomputed_tokens:,} tokens computed again ({again:.1%} of all)")]
-    if config.enable_prefix_caching:
-        rows.append(("prefix cache hits", f"{summary.hit_tokens:,}", "tokens not computed"))
-    rows += _times(simulation.times)
-    flags = serve_flags(config.max_num_seqs, config.max_num_batched_tokens)
-    return "\n".join([
-        paint(f"{summary.n_requests:,} requests, {flags}", bold=True),
-        f"{summary.usable_blocks:,} blocks of {config.block_size} tokens", "",
-        *(f"  {name:<20}{value:>12}   {note}" for name, value, note in rows),
-        *_wrap(f"(no times: {unknown})" if unknown else _TIMES[simulation.times.kind], plain)])
-
-
-_TIMES = {"given": "Times: every step takes the time given.",
-          "estimated": "Times: estimated from load runs.",
-          "lower bound of the step time": "Times: a bound from the GPU's data sheet. A real step "
-                                          "takes longer."}
-
-
-def _times(times) -> list[tuple[str, str, str]]:
-    """Rows of throughput, TTFT and TPOT, each with what kind of figure it is."""
-    if times is None or not times.duration:
-        return []
-    bound = times.kind.startswith("lower bound")
-    most, least = (" at most", " at least") if bound else 2 * (
-        [f" +- {times.relative_error:.0%}"] if times.relative_error else [""])
-    rows = [("throughput", f"{times.throughput:,.0f}", f"tokens/s{most}")]
-    for name, found, unit, factor, digits in (("TTFT", times.ttft, "s", 1, 2),
-                                              ("TPOT", times.tpot, "ms", 1000, 1)):
-        median, high = quantiles(found).values()
-        if median is not None:
-            rows.append((name, f"{factor * median:,.{digits}f}", f"{unit}{least} (median; 99th "
-                         f"percentile {factor * high:,.{digits}f})"))
-    return rows
-
-
 def plan_text(plan, paint=plain) -> str:
     """The launches of a plan as command lines, a group at a time."""
     lines = []
@@ -224,7 +172,7 @@ def step_text(step, paint=plain) -> str:
     if step.launch:
         lines = [paint("Launch next, all else equal:", bold=True),
                  f"  vllm serve MODEL {step.launch.flags}", ""]
-    lines += _wrap(step.why, plain)
+    lines += wrapped(step.why, plain)
     if step.stderr_after is not None:
         lines.append(f"  standard error of C* {step.stderr:,.2g} -> {step.stderr_after:,.2g}, "
                      f"C* being {step.seqs:,.1f}")
@@ -249,113 +197,12 @@ def verify_text(verification, paint=plain) -> str:
              f"  {'':<24}{'predicted':>24}{'measured':>26}"]
     lines += [f"  {check.name + ', ' + check.unit:<24}{with_error(check.predicted):>24}"
               f"{with_error(check.measured):>26}" for check in verification.checks]
-    return "\n".join([*lines, *_wrap(verification.verdict, paint,
+    return "\n".join([*lines, *wrapped(verification.verdict, paint,
                                      fg="green" if verification.holds else "yellow")])
 
 
 def _notes(notes, paint) -> list[str]:
-    return [line for note in notes for line in ("", *_wrap(note, paint, fg="yellow"))]
-
-
-_PARTS = {"weights": "weights", "non_torch": "CUDA context, NCCL", "activation": "peak activation",
-          "cuda_graphs": "CUDA graphs"}
-
-
-def capacity_text(found: Capacity, paint=plain) -> str:
-    """The budget as a table with its 90 % bands, the costs, the pool and the three knobs."""
-    cache, budget, pool = found.cache, found.budget, found.pool
-    lines = []
-    if budget:
-        lines += [paint(f"{budget.total_memory / GIB:.2f} GiB x utilization "
-                        f"{budget.gpu_memory_utilization:g} = {budget.requested / GIB:.2f} GiB for "
-                        "vLLM", bold=True),
-                  *_wrap(f"with mns {found.profiled_seqs:,}, mnbt "
-                         f"{found.max_num_batched_tokens:,}, vLLM "
-                         f"{found.vllm_version or '0.20.2 or later (not given)'}", plain),
-                  "", f"  {'':<20}{'GiB':>9}{'90 % band':>24}"]
-        rows = [*((_PARTS[part.name], part) for part in budget.parts), ("KV cache pool", pool)]
-        for name, part in rows:
-            band = f"{part.low / GIB:.2f} to {part.high / GIB:.2f}" if part.spread else ""
-            charged = part.value or part.name != "cuda_graphs"
-            lines.append(f"  {name:<20}{part.value / GIB:>9.2f}{band:>24}  "
-                         f"{part.source if charged else 'not charged'}")
-    lines += ["", paint("What a request of L tokens costs", bold=True), f"  {_cost(found)}"]
-    if pool is None:
-        return "\n".join([*lines, "", "  No GPU given (--gpu, --gpu-memory, or --kv-cache-gib): "
-                          "costs only."])[1:]
-    lines += ["", paint("What the pool holds", bold=True)]
-    if found.blocks < 2:
-        missing = f"{-pool.value / GIB:.2f} GiB are missing" if pool.value < 0 else "no block fits"
-        return "\n".join([*lines, *_wrap(
-            f"Nothing: {missing}. Split the model (--tensor-parallel-size), make its weights "
-            "smaller, or raise --utilization.", paint, fg="yellow")]).lstrip("\n")
-    lines += [f"  {found.tokens(pool.value):,} tokens, {found.blocks:,} blocks of "
-              f"{cache.block_bytes / 2**20:,.2f} MiB",
-              *_wrap(f"{found.max_concurrency:,.2f} requests of max_model_len "
-                     f"{found.max_model_len:,}: what the log calls maximum concurrency, the worst "
-                     "case, not a limit on users.", plain)]
-    if found.contradicted:
-        lines += _wrap(f"The launch printed {found.printed_tokens:,} tokens. Is it another model, "
-                       "a --dtype, speculative decoding, or does it lack "
-                       "--decode-context-parallel-size or --kv-cache-dtype here?", paint,
-                       fg="yellow")
-    if found.max_concurrency < 1:
-        lines += _wrap(f"vLLM will not start: one such request must fit. Set --max-model-len to at "
-                       f"most {found.longest_request:,}.", paint, fg="yellow")
-    if found.request:
-        fit, at = found.max_num_seqs(pool.value), found.request.length
-        what = (f"so many fit when all have {at:,} tokens" if found.margin == 1 else
-                f"pool / {at:,} tokens (95th percentile) * {found.margin:g}")
-        lines.append(paint(f"  --max-num-seqs {fit:,}", bold=True, fg="green") + f"   {what}")
-        if pool.spread:
-            lines.append(f"  {found.max_num_seqs(pool.low):,} to {found.max_num_seqs(pool.high):,} "
-                         "in the band")
-        if max(fit, found.risk.max_num_seqs if found.risk else 0) > found.profiled_seqs and budget:
-            lines += _wrap(f"More than the mns {found.profiled_seqs:,} of the peak above: ask "
-                           "again with --max-num-seqs, for its peak takes from the pool.", plain)
-    if found.risk:
-        lines += _wrap(f"At {found.risk.max_num_seqs:,} the pool overflows with a probability of "
-                       f"{found.risk.probability:.1%} at a moment (requests drawn from the file, "
-                       "each step of their output as likely, independent of one another).", plain)
-    return "\n".join([*lines, *_knobs(found, paint)]).lstrip("\n")
-
-
-def _cost(found) -> str:
-    """``195.4 MiB + 24,576 L bytes``: what does not grow stands in MiB, and only where it is."""
-    fixed = found.cache.fixed(found.max_num_batched_tokens)
-    grows = f"{found.cache.per_token:,.0f} bytes x L"
-    if not fixed:
-        return f"{grows} of KV cache"
-    kept = "windows, once full" if any(group.window for group in found.cache.groups) else "states"
-    return f"{fixed / 2**20:,.1f} MiB ({kept}) + {grows} of KV cache"
-
-
-def _knobs(found, paint) -> list[str]:
-    budget = found.budget
-    if not budget:
-        return []
-    lines = ["", paint("What buys more", bold=True)]
-    percent = tokens_per_percent(budget.total_memory, found.cache)
-    more = f", {percent:,.0f} tokens of a long request" if math.isfinite(percent) else ""
-    lines += [f"  1 % of utilization     {budget.total_memory / 100 / GIB:.2f} GiB{more}",
-              f"                         ({budget.above_ceiling / GIB:.2f} GiB are left above the "
-              "ceiling for all else)"]
-    if found.cache_fp8 != found.cache:
-        lines.append(f"  --kv-cache-dtype fp8   {found.tokens(found.pool.value, found.cache_fp8):,}"
-                     " tokens in the same pool")
-    weights, *_, graphs = budget.parts
-    if not quantization(found.config):
-        lines.append(f"  8-bit weights          up to {weights.value / 2 / GIB:.2f} GiB into the "
-                     "pool")
-    if graphs.value:
-        same = equivalent_utilization(budget.gpu_memory_utilization, graphs.value,
-                                      budget.total_memory)
-        lines.append(f"  utilization {same:.4f}     gives back what CUDA graphs are charged")
-    if found.pool.spread:
-        lines += ["", *_wrap("Estimated from launches of H100 and A100, vLLM 0.9 to 0.19, of usual "
-                             "language models; a launch and its log (--launches) are better.",
-                             plain)]
-    return lines
+    return [line for note in notes for line in ("", *wrapped(note, paint, fg="yellow"))]
 
 
 def _next_steps(model: MemoryModel, paint) -> list[str]:
@@ -370,13 +217,13 @@ def _next_steps(model: MemoryModel, paint) -> list[str]:
 def _warnings(notices, paint) -> list[str]:
     lines = []
     for notice in notices[:12]:
-        lines += ["", *_wrap(f"{notice.name}: {notice.text}", paint, fg="yellow")]
+        lines += ["", *wrapped(f"{notice.name}: {notice.text}", paint, fg="yellow")]
     if len(notices) > 12:
         lines += ["", f"  ... and {len(notices) - 12} more warnings (all with --json)"]
     return lines
 
 
-def _wrap(text: str, paint, **style) -> list[str]:
+def wrapped(text: str, paint, **style) -> list[str]:
     lines = textwrap.wrap(text, WIDTH - 2, initial_indent="  ", subsequent_indent="  ",
                           break_on_hyphens=False)
     return [paint(line, **style) for line in lines]

@@ -37,7 +37,7 @@ def budget(config, gpu, input_len, output_len, lengths, launches, as_json, **fla
     from ..budget.admission import lengths_of
     from ..budget.capacity import capacity, launch_to_measure
     from ..budget.gpus import KNOWN, named
-    from ..terminal import capacity_text
+    from ..budget.text import capacity_text
     from ..workload import Workload
 
     if flags["utilization"] is not None and not flags["utilization"] > 0:

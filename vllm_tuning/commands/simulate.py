@@ -79,7 +79,7 @@ def simulate(launches, workload, output, config, as_json, arrival, step_time, lo
     from ..scheduling.simulation import poisson_arrivals, requests_of
     from ..scheduling.simulation import simulate as run
     from ..scheduling.step_time import times_to_json
-    from ..terminal import simulation_text
+    from ..scheduling.text import simulation_text
 
     kind, number = arrival
     document = None
