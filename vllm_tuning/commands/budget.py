@@ -2,13 +2,13 @@
 
 import click
 
-from .options import Gib, Size, dump, json_option
+from .options import Gib, Gpu, Size, dump, json_option
 
 
 @click.command()
 @click.argument("config")
 @click.option("--gpu-memory", type=Gib(), help="Memory of one GPU as vLLM prints it.")
-@click.option("--gpu", metavar="NAME", help="Or its name, such as H100 or A100-40GB.")
+@click.option("--gpu", type=Gpu(), help="Or its name, such as H100 or A100-40GB.")
 @click.option("--utilization", type=click.FloatRange(0, 1, min_open=True), metavar="U",
               help="gpu_memory_utilization.")
 @click.option("--max-model-len", type=Size(), metavar="N", help="Default: the model's.")
@@ -36,7 +36,6 @@ def budget(config, gpu, input_len, output_len, lengths, launches, as_json, **fla
     """
     from ..budget.admission import lengths_of
     from ..budget.capacity import capacity, launch_to_measure
-    from ..budget.gpus import KNOWN, named
     from ..budget.text import capacity_text
     from ..workload import Workload
 
@@ -44,9 +43,6 @@ def budget(config, gpu, input_len, output_len, lengths, launches, as_json, **fla
         raise click.UsageError("--utilization: expected a number above 0, at most 1")
     if (input_len is None) != (output_len is None) or (input_len and lengths):
         raise click.UsageError("give --input-len and --output-len together, or --lengths")
-    if gpu is not None and named(gpu) is None:
-        raise click.UsageError(f"--gpu {gpu}: known are {KNOWN}; else give --gpu-memory GIB as "
-                               "vLLM prints it")
     requests = ([Workload(input_len, output_len)] if input_len else
                 lengths_of(lengths) if lengths else [])
     answer = capacity(config, gpu=gpu, lengths=tuple(requests), **flags,

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from ..units import InputError
-from .options import Gib, Size, json_option, on_a_terminal
+from .options import Gib, Gpu, Size, json_option, on_a_terminal
 
 
 def _lengths(command):
@@ -22,7 +22,7 @@ def _lengths(command):
 def _gpu(command):
     for option in (
             click.option("--vllm-version", metavar="V", help="The release, such as 0.19.0."),
-            click.option("--gpu", metavar="NAME", help="Or its name, such as H100 or A100-40GB."),
+            click.option("--gpu", type=Gpu(), help="Or its name, such as H100 or A100-40GB."),
             click.option("--gpu-memory", type=Gib(), help="Memory of one GPU as vLLM prints it.")):
         command = option(command)
     return command
@@ -91,13 +91,6 @@ def _workload(input_len, output_len):
 
 
 def _given(flags: dict) -> dict:
-    from ..budget.estimates import TOTAL_MEMORY
-
-    if flags.get("gpu"):
-        flags["gpu"] = flags["gpu"].upper().replace(" ", "-")
-        if flags["gpu"] not in TOTAL_MEMORY:
-            raise click.UsageError(f"--gpu {flags['gpu']}: known are {', '.join(TOTAL_MEMORY)}; "
-                                   "else give --gpu-memory GIB as vLLM prints it")
     return {name: value for name, value in flags.items() if value is not None}
 
 

@@ -24,6 +24,17 @@ class Size(click.ParamType):
         return size
 
 
+class Gpu(click.ParamType):
+    name = "NAME"
+
+    def convert(self, value, param, ctx):
+        from ..budget.gpus import KNOWN, named
+
+        return named(value) or self.fail(
+            f"known are {KNOWN}, not {value}; else give --gpu-memory GIB as vLLM prints it",
+            param, ctx)
+
+
 class Gib(click.ParamType):
     name = "GIB"
 
