@@ -98,11 +98,10 @@ def test_left_over_by_hand():
 
 
 def test_write_then_read_gives_the_same_launches(tmp_path):
-    for folder in sorted(DATA.iterdir()):
-        if folder.is_dir():
-            launches = read_launches(folder)
-            write_launches(launches, tmp_path / "launches.csv")
-            assert read_launches(tmp_path / "launches.csv") == launches
+    for table in sorted(DATA.glob("*/launches.csv")):
+        launches = read_launches(table)
+        write_launches(launches, tmp_path / "launches.csv")
+        assert read_launches(tmp_path / "launches.csv") == launches
 
 
 def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path, monkeypatch):

@@ -10,12 +10,12 @@ import io
 import math
 import os
 import re
-import tempfile
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 import numpy as np
 
+from .files import write_whole
 from .units import GIB, InputError, parse_size
 
 DATA = next(
@@ -328,22 +328,3 @@ def write_launches(launches: list[Launch], path: str | os.PathLike) -> None:
                          for name in used])
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, out.getvalue())
-
-
-def write_whole(path: str | os.PathLike, text: str) -> None:
-    """Write a text file whole or not at all: a temporary file beside it, then a rename."""
-    path = Path(path)
-    try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:40]}.")
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, str(path)) from None
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="") as out:
-            out.write(text)
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(temporary, 0o666 & ~mask)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 
-from .launches import locate, short_places, write_whole
+from .files import write_whole
+from .launches import locate, short_places
 from .memory_model import model_of
 from .optimum import Optimum, find_optimum
 from .sources import read_source

@@ -68,7 +68,7 @@ def _check_files(launches, outputs):
 
 
 def _window(metrics, interval, duration, keep):
-    from ..launches import write_whole
+    from ..files import write_whole
     from ..load.metrics import read_scrapes
     from ..load.sampling import is_url, sample, samples
     from ..load.window import Window

@@ -75,7 +75,8 @@ def simulate(launches, workload, output, config, as_json, arrival, step_time, lo
     one length, or of the lengths in a file, on a server with these flags. LAUNCHES tell its pool
     instead of --num-gpu-blocks, and its flags for the length that 95 % of the requests keep to.
     """
-    from ..scheduling.replay import config_to_json, read_workload, writable, write_trace
+    from ..files import check_writable
+    from ..scheduling.replay import config_to_json, read_workload, write_trace
     from ..scheduling.simulation import poisson_arrivals, requests_of
     from ..scheduling.simulation import simulate as run
     from ..scheduling.step_time import times_to_json
@@ -109,7 +110,7 @@ def simulate(launches, workload, output, config, as_json, arrival, step_time, lo
             requests = poisson_arrivals(requests, number, step_time, seed)
     clock, unknown = _step_time(step_time, load_runs, gpu, config, launches, model)
     if output is not None:
-        writable(output)
+        check_writable(output)
     with progress_bar(count) as progress:
         done = run(server, requests, number if kind == "closed" else None, output is not None,
                    progress, clock)

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..gaps import next_launches
-from ..launches import Launch, read_launches, write_whole
+from ..files import write_whole
+from ..launches import Launch, read_launches
 from ..memory_model import MemoryModel, model_of
 from ..optimum import Optimum, find_optimum
 from ..server_log.readings import arguments

@@ -7,7 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from .check import Verdict, count
 from .server import read_json
-from ..launches import write_whole
+from ..files import write_whole
 from ..units import InputError
 
 _PARTS = ("configuration", "capacity", "load")

@@ -10,7 +10,7 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..launches import write_whole
+from ..files import write_whole
 from ..optimum import Optimum
 from ..pool import Pool
 from ..units import InputError

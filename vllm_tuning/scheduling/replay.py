@@ -13,6 +13,7 @@ from pathlib import Path
 
 from .config import Request, SchedulerConfig
 from .simulation import Simulation
+from ..files import whole_file
 from ..units import LARGEST_COUNT, InputError
 
 CONFIG_KEYS = {
@@ -62,7 +63,7 @@ def write_trace(path: str | os.PathLike, simulation: Simulation,
     head = _ENCODE({"config": document["config"], "requests": document["requests"],
                     "summary": simulation.summary.to_dict()})
     with contextlib.ExitStack() as files:
-        file = files.enter_context(open(path, "wb"))
+        file = files.enter_context(whole_file(path))
         if str(path).endswith(".gz"):
             file = files.enter_context(gzip.GzipFile("", "wb", 6, file, mtime=0))
         text = files.enter_context(io.TextIOWrapper(file, "ascii", newline=""))
@@ -70,12 +71,6 @@ def write_trace(path: str | os.PathLike, simulation: Simulation,
         for number, step in enumerate(simulation.trace.steps()):
             text.write("," * (number > 0) + _ENCODE(step))
         text.write("]}\n")
-
-
-def writable(path: str | os.PathLike) -> None:
-    """Raises OSError where no trace can be written, before the simulation takes its time."""
-    with open(path, "ab"):
-        pass
 
 
 def config_to_json(config: SchedulerConfig) -> dict:
