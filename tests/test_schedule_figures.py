@@ -14,7 +14,8 @@ from vllm_tuning.scheduling import figures as draw
 from vllm_tuning.kv_cache import kv_bytes_per_token
 from vllm_tuning.scheduling.config import Request, SchedulerConfig
 from vllm_tuning.scheduling.simulation import block_tables, fixed_requests, simulate
-from vllm_tuning.scheduling.step_time import GPUS, Roofline, StepTime, estimate
+from vllm_tuning.gpus import GPUS
+from vllm_tuning.scheduling.step_time import Roofline, StepTime, estimate
 from vllm_tuning.scheduling.sweep import Sweep, full_requests, staggered
 from vllm_tuning.workload import Workload
 
@@ -25,7 +26,7 @@ NOTEBOOK = nbformat.read(ROOT / "notebooks/04_scheduler.ipynb", as_version=4)
 CELLS = {cell.id: cell.source for cell in NOTEBOOK.cells}
 SMALL = SchedulerConfig(2, 16, 7, block_size=4)
 POOL = [3, 7, 9, 12, 15, 21]
-LLAMA = Roofline(GPUS["H100 SXM"], 15e9, 6.98e9, 131072)
+LLAMA = Roofline(GPUS["H100"], 15e9, 6.98e9, 131072)
 SERVER = SchedulerConfig(1024, 8192, 28101)
 FIVE = [Request(f"R{i}", 1, n) for i, n in enumerate((4, 2, 1, 4, 3), 1)]
 

@@ -11,8 +11,9 @@ from vllm_tuning.launches import DATA
 from vllm_tuning.scheduling.scheduler import Scheduler
 from vllm_tuning.scheduling.config import Request, SchedulerConfig
 from vllm_tuning.scheduling.simulation import fixed_requests, simulate
-from vllm_tuning.scheduling.step_time import (GPUS, GivenStepTime, Roofline, StepTime, estimate,
-                                              fit_step_time, gpu_named, read_load_runs, roofline_of)
+from vllm_tuning.gpus import GPUS
+from vllm_tuning.scheduling.step_time import (GivenStepTime, Roofline, StepTime, estimate,
+                                              fit_step_time, read_load_runs, roofline_of)
 from vllm_tuning.scheduling.sweep import Sweep, average_requests, full_requests, staggered, sweep
 from vllm_tuning.units import InputError
 from vllm_tuning.workload import Workload
@@ -20,7 +21,7 @@ from vllm_tuning.workload import Workload
 from test_scheduler import SHARED, random_workload
 from test_simulation import burst_of
 
-H100 = Roofline(GPUS["H100 SXM"], 15e9, 7e9, 131072)
+H100 = Roofline(GPUS["H100"], 15e9, 7e9, 131072)
 LOAD = SHARED / "oracle/load"
 
 
@@ -38,7 +39,7 @@ def test_the_two_limits_by_hand():
 
 def test_where_decoding_stops_being_free():
     """Operations take as long as the weights at rate / bandwidth, where 2 bytes are a parameter."""
-    even = Roofline(GPUS["A100 SXM 80GB"], 2 * 7e9, 7e9, 131072)
+    even = Roofline(GPUS["A100-80GB"], 2 * 7e9, 7e9, 131072)
     assert even.compute_bound_requests() == pytest.approx(312e12 / 2039e9)
     seqs = H100.kv_bound_requests(1536)
     assert seqs == pytest.approx(15e9 / (131072 * 1536))
@@ -48,19 +49,7 @@ def test_where_decoding_stops_being_free():
 def test_gpus_have_a_ridge_that_is_that_of_a_card():
     """100 to 500 operations for each byte of memory on every card of these generations."""
     for name, gpu in GPUS.items():
-        assert 100 < gpu.tensor_rate / gpu.memory_bandwidth < 500, name
-    for name in ("H1000", "", "A1"):
-        with pytest.raises(InputError, match=f"gpu '{name}' is not in the table; it has A10, "):
-            gpu_named(name)
-
-
-def test_a_gpu_has_the_name_that_only_it_begins_with():
-    for name in ("h100-sxm", "H100  SXM"):
-        assert gpu_named(name) is GPUS["H100 SXM"]
-    assert gpu_named("A100") is GPUS["A100 SXM 80GB"] and gpu_named("a10") is GPUS["A10"]
-    assert gpu_named("L4") is GPUS["L4"]  # not the L40S
-    with pytest.raises(InputError, match="it has H100 PCIe, H100 SXM$"):
-        gpu_named("H100")
+        assert gpu.tensor_rate is None or 100 < gpu.tensor_rate / gpu.memory_bandwidth < 500, name
 
 
 LLAMA = DATA / "llama-3.1-8b-rtx3090/config.json"
@@ -69,7 +58,7 @@ LLAMA = DATA / "llama-3.1-8b-rtx3090/config.json"
 def test_the_bound_of_a_model_from_its_config():
     """32 layers of 4,096: q and o, k and v of 8 heads, three matrices of 14,336; 128,256 words."""
     layers = 32 * (2 * 4096**2 + 2 * 4096 * 1024 + 3 * 4096 * 14336)
-    bound, half = (roofline_of(LLAMA, GPUS["H100 SXM"], gpus) for gpus in (1, 2))
+    bound, half = (roofline_of(LLAMA, GPUS["H100"], gpus) for gpus in (1, 2))
     assert (bound.parameters, bound.kv_bytes_per_token) == (layers, 131072)
     assert bound.weight_bytes == 2 * (layers + 128256 * 4096)  # the head, not the embeddings
     assert (half.parameters, half.weight_bytes, half.kv_bytes_per_token) == (

@@ -6,9 +6,9 @@ from numbers import Integral, Real
 from pathlib import Path
 
 from .admission import MARGIN, Risk, RunningRequest, seqs_by_length, seqs_for_risk
-from .memory_budget import Budget, Part, indexed_weights, memory_budget
 from .estimates import Server
-from .gpus import KNOWN, SMALL_DEFAULTS, TOTAL_MEMORY, named
+from .memory_budget import Budget, Part, indexed_weights, memory_budget
+from ..gpus import GPUS, SMALL_DEFAULTS, gpu_named
 from ..kv_cache import CacheLayout, cache_layout
 from ..launches import Launch, release
 from ..model_config import LARGEST_FIGURE, ModelConfig, read_config
@@ -131,9 +131,7 @@ def capacity(path, *, gpu: str | None = None, gpu_memory: float | None = None,
     if vllm_version and not release(vllm_version):
         raise InputError(f"vllm_version {vllm_version[:40]!r} is no release; expected one such as "
                          "0.19.0")
-    if gpu and (card := named(gpu)) is None:
-        raise InputError(f"GPU {gpu}: known are {KNOWN}; else give its memory in GiB as vLLM "
-                         "prints it")
+    card = gpu and gpu_named(gpu, "total_memory")
     if utilization is not None and not (isinstance(utilization, Real) and 0 < utilization <= 1):
         raise InputError(f"utilization is {utilization}; expected a number above 0, at most 1")
     for name, value in (("max_model_len", max_model_len), ("max_num_seqs", max_num_seqs),
@@ -148,9 +146,9 @@ def capacity(path, *, gpu: str | None = None, gpu_memory: float | None = None,
     if max_num_seqs and max_num_batched_tokens and max_num_batched_tokens < max_num_seqs:
         raise InputError(f"max_num_batched_tokens {max_num_batched_tokens:,} is below max_num_seqs "
                          f"{max_num_seqs:,}; vLLM refuses that")
-    total = gpu_memory or gpu and TOTAL_MEMORY[card] * GIB or given.total_memory
+    total = gpu_memory or card and GPUS[card].total_memory or given.total_memory
     seqs, tokens = default_flags(total) if total and not (
-        gpu and card.startswith(SMALL_DEFAULTS)) else (256, SMALLEST_BUDGET)
+        card and card.startswith(SMALL_DEFAULTS)) else (256, SMALLEST_BUDGET)
     tokens = max_num_batched_tokens or given.max_num_batched_tokens or max(tokens,
                                                                            max_num_seqs or 0)
     seqs = max_num_seqs or given.max_num_seqs or min(seqs, tokens)

@@ -8,7 +8,8 @@ from .options import Gib, Gpu, Size, dump, json_option
 @click.command()
 @click.argument("config")
 @click.option("--gpu-memory", type=Gib(), help="Memory of one GPU as vLLM prints it.")
-@click.option("--gpu", type=Gpu(), help="Or its name, such as H100 or A100-40GB.")
+@click.option("--gpu", type=Gpu("total_memory", "--gpu-memory GIB as vLLM prints it"),
+              help="Or its name, such as H100 or A100-40GB.")
 @click.option("--utilization", type=click.FloatRange(0, 1, min_open=True), metavar="U",
               help="gpu_memory_utilization.")
 @click.option("--max-model-len", type=Size(), metavar="N", help="Default: the model's.")

@@ -22,7 +22,8 @@ def _lengths(command):
 def _gpu(command):
     for option in (
             click.option("--vllm-version", metavar="V", help="The release, such as 0.19.0."),
-            click.option("--gpu", type=Gpu(), help="Or its name, such as H100 or A100-40GB."),
+            click.option("--gpu", type=Gpu("total_memory", "--gpu-memory GIB as vLLM prints it"),
+              help="Or its name, such as H100 or A100-40GB."),
             click.option("--gpu-memory", type=Gib(), help="Memory of one GPU as vLLM prints it.")):
         command = option(command)
     return command

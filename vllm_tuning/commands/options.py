@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from ..units import GIB, parse_size
+from ..units import GIB, InputError, parse_size
 
 
 class Size(click.ParamType):
@@ -25,14 +25,20 @@ class Size(click.ParamType):
 
 
 class Gpu(click.ParamType):
+    """The name in GPUS of one whose ``figure`` is known; ``else_give`` tells what to do without."""
+
     name = "NAME"
 
-    def convert(self, value, param, ctx):
-        from ..budget.gpus import KNOWN, named
+    def __init__(self, figure, else_give):
+        self.figure, self.else_give = figure, else_give
 
-        return named(value) or self.fail(
-            f"known are {KNOWN}, not {value}; else give --gpu-memory GIB as vLLM prints it",
-            param, ctx)
+    def convert(self, value, param, ctx):
+        from ..gpus import gpu_named
+
+        try:
+            return gpu_named(value, self.figure)
+        except InputError as error:
+            self.fail(f"{error}; else give {self.else_give}", param, ctx)
 
 
 class Gib(click.ParamType):
@@ -49,8 +55,9 @@ class Gib(click.ParamType):
 
 
 launches_argument = click.argument("launches", nargs=-1, required=True)
-config_option = click.option("--config", metavar="FILE", help="The model's config.json: hidden size and "
-                       "KV bytes of a token. Default: the one beside the launches.")
+config_option = click.option(
+    "--config", metavar="FILE", help="The model's config.json: hidden size and KV bytes of a "
+    "token. Default: the one beside the launches.")
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
 
 

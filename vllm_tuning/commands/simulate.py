@@ -7,7 +7,7 @@ from itertools import repeat
 import click
 
 from ..units import InputError, parse_size
-from .options import Size, config_option, dump, json_option, progress_bar
+from .options import Gpu, Size, config_option, dump, json_option, progress_bar
 
 
 class Arrival(click.ParamType):
@@ -50,8 +50,9 @@ class Arrival(click.ParamType):
               help="Seconds that each step takes: for poisson, and for the times.")
 @click.option("--load-runs", metavar="FILE", help="Or a CSV of load runs, to estimate them from: "
               "seconds_per_step, tokens, kv_tokens.")
-@click.option("--gpu", metavar="NAME", help="Or a GPU such as 'H100 SXM': with the model's "
-              "config.json the least that a step can take.")
+@click.option("--gpu", type=Gpu("tensor_rate", "--step-time S or --load-runs FILE"),
+              help="Or a GPU such as H100: with the model's config.json the least that a step can "
+              "take.")
 @click.option("--block-size", type=Size(), metavar="N", help="Else of the launches, or 16.")
 @click.option("--max-model-len", type=Size(), metavar="N",
               help="Else of the launches, or a request's length.")
@@ -124,9 +125,11 @@ def simulate(launches, workload, output, config, as_json, arrival, step_time, lo
 
 def _step_time(seconds, load_runs, gpu, config, launches, model):
     """What a step takes, or None and the reason."""
+    from ..gpus import GPUS
+    from ..launches import first_known
     from ..memory_model import config_beside
     from ..model_config import MissingFigure
-    from ..scheduling.step_time import (RUN_COLUMNS, GivenStepTime, fit_step_time, gpu_named,
+    from ..scheduling.step_time import (RUN_COLUMNS, GivenStepTime, fit_step_time,
                                         read_load_runs, roofline_of)
 
     if seconds is not None:
@@ -140,15 +143,11 @@ def _step_time(seconds, load_runs, gpu, config, launches, model):
     if not config:
         raise click.UsageError("--gpu needs the model's config.json: give --config FILE")
     launched = [fitted.launch for fitted in model.launches] if model else []
-
-    def first(name, default=None):
-        return next((v for launch in launched if (v := getattr(launch, name))), default)
-
-    if first("pipeline_parallel_size", 1) > 1:
+    if first_known(launched, "pipeline_parallel_size", 1) > 1:
         return None, "pipeline stages work at the same time: no bound of a step is known here"
     try:
-        return roofline_of(config, gpu_named(gpu), first("tensor_parallel_size", 1),
-                           first("kv_cache_dtype")), None
+        return roofline_of(config, GPUS[gpu], first_known(launched, "tensor_parallel_size", 1),
+                           first_known(launched, "kv_cache_dtype")), None
     except MissingFigure as error:
         return None, str(error)
 

@@ -16,48 +16,13 @@ from uncertainties import UFloat, ufloat
 from .trace import Trace
 from ..budget.estimates import chosen_experts
 from ..budget.parameters import layer_parameters, one_table
+from ..gpus import Gpu
 from ..kv_cache import cache_layout
 from ..model_config import MissingFigure, read_config
 from ..units import InputError
 
 COEFFICIENTS = ("t0", "t_token", "t_kv")
 RUN_COLUMNS = ("seconds_per_step", "tokens", "kv_tokens")
-
-
-@dataclass(frozen=True)
-class Gpu:
-    """Peak rates of one GPU: memory_bandwidth in bytes/s, tensor_rate in bf16 operations/s.
-
-    A multiplication and an addition are two operations; without sparsity. A real kernel reaches
-    less of both, so a time computed from them is a lower bound.
-    """
-
-    memory_bandwidth: float
-    tensor_rate: float
-
-
-GPUS = {  # the makers' data sheets; rates given "with sparsity" are halved
-    "A10": Gpu(600e9, 125e12),  # nvidia.com/a10
-    "A30": Gpu(933e9, 165e12),  # nvidia.com/a30
-    "A100 SXM 80GB": Gpu(2039e9, 312e12),  # nvidia.com/a100
-    "L4": Gpu(300e9, 121e12),  # nvidia.com/l4: 242 with sparsity
-    "L40S": Gpu(864e9, 362.05e12),  # nvidia.com/l40s
-    "H100 PCIe": Gpu(2000e9, 756e12),  # nvidia.com/h100: 1,513 with sparsity
-    "H100 SXM": Gpu(3350e9, 989.4e12),  # nvidia.com/h100: 1,979 with sparsity
-    "H200 SXM": Gpu(4800e9, 989.4e12),  # nvidia.com/h200: 1,979 with sparsity
-    "MI300X": Gpu(5300e9, 1307.4e12),  # amd.com/mi300x
-}
-
-
-def gpu_named(name: str) -> Gpu:
-    """A GPU of the table, by its name or the words that only its name begins with. InputError."""
-    wanted = name.upper().replace("-", " ").split()
-    if not (found := [each for each in GPUS if each.upper().split() == wanted]):
-        found = [each for each in GPUS if each.upper().split()[:len(wanted)] == wanted]
-    if len(found) != 1 or not wanted:
-        raise InputError(f"gpu {name!r} is not in the table; it has "
-                         f"{', '.join(wanted and found or GPUS)}")
-    return GPUS[found[0]]
 
 
 @dataclass(frozen=True)
@@ -91,7 +56,8 @@ class Roofline:
     def compute_bound_requests(self) -> float:
         """Decoding requests whose operations take as long as the weights to be read.
 
-        >>> llama = Roofline(GPUS["H100 SXM"], 2 * 7e9, 7e9, 0)
+        >>> from vllm_tuning.gpus import GPUS
+        >>> llama = Roofline(GPUS["H100"], 2 * 7e9, 7e9, 0)
         >>> f"{llama.compute_bound_requests():.0f}"
         '295'
         """
