@@ -23,7 +23,7 @@ report: $(READY) ## write a report to reports/ (LAUNCHES=data/NAME INPUT_LEN=102
 	$(BIN)/vllm-tuning report "$(LAUNCHES)" --input-len $(INPUT_LEN) --output-len $(OUTPUT_LEN) -o reports
 
 test: $(READY) ## run the tests (ARGS='-k wheel' for some of them)
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n auto --dist loadfile $(ARGS)
 
 test-vllm: $(READY) $(VLLM_READY) ## test with the real vLLM 0.32 on the CPU: heavy, see tests/vllm/README.md
 	VLLM_TUNING_VLLM="$(CURDIR)/.venv-vllm" $(BIN)/python -m pytest tests/vllm $(ARGS)
