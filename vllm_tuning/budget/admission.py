@@ -123,8 +123,11 @@ def lengths_from_histograms(prompt, generation) -> list[Workload]:
         if not np.isfinite(bounds[-1]):
             bounds[-1] = 2 * bounds[-2] if len(bounds) > 1 else 1
         lows, counts = np.r_[0, bounds[:-1]], np.diff(held, prepend=0) / held[-1]
-        share = 1.0 if mean is None else float(np.clip(
-            (mean - lows @ counts) / ((bounds - lows) @ counts), 0, 1))
+        if mean is not None and counts[-1] > 0:
+            bounds[-1] += max(0.0, (mean - bounds @ counts) / counts[-1])
+        width = (bounds - lows) @ counts
+        share = 1.0 if mean is None or not width else float(np.clip(
+            (mean - lows @ counts) / width, 0, 1))
         places = np.searchsorted(held / held[-1], (np.arange(100) + 0.5) / 100)
         lengths = np.ceil((lows + share * (bounds - lows))[places] - 1e-6)
         found.append(np.maximum(1, lengths).astype(int))
