@@ -1,10 +1,11 @@
 import csv
+import os
 
 import pytest
 
 from vllm_tuning.checks import check_launches
 from vllm_tuning.launches import (COLUMNS, DATA, Launch, parse_launches, read_launches, release,
-                                  write_launches)
+                                  write_launches, write_whole)
 from vllm_tuning.units import GIB, InputError
 
 HEADER = "max_num_seqs,max_num_batched_tokens,kv_cache_gib\n"
@@ -99,7 +100,7 @@ def test_left_over_by_hand():
 
 def test_write_then_read_gives_the_same_launches(tmp_path):
     for folder in sorted(DATA.iterdir()):
-        if folder.is_dir():
+        if (folder / "launches.csv").is_file():
             launches = read_launches(folder)
             write_launches(launches, tmp_path / "launches.csv")
             assert read_launches(tmp_path / "launches.csv") == launches
@@ -136,3 +137,13 @@ def test_a_folder_of_logs_asks_for_the_logs_by_name(tmp_path):
     (tmp_path / "a.log").write_text("")
     with pytest.raises(InputError, match=r"name the logs themselves: .*/\*\.log"):
         read_launches(tmp_path)
+
+
+def test_what_is_no_file_stays_what_it_is(tmp_path):
+    """A pipe is written into; /dev/null, or where a link points, would be as well."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    write_whole(pipe, "text\n")
+    assert os.read(reader, 100) == b"text\n" and pipe.is_fifo()
+    os.close(reader)

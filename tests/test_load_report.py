@@ -102,14 +102,17 @@ def test_results_of_bench_serve_and_of_a_sweep(tmp_path):
     one.write_text(json.dumps(RESULT))
     many.write_text(json.dumps([RESULT | {"max_num_seqs": n, "run_number": 0} for n in (8, 16)]))
     results = read_bench_results([one, many])
-    assert [result.max_num_seqs for result in results] == [None, 8, 16]
-    assert results[0].request_rate == float("inf") and results[0].median_tpot_ms == 30.9
+    assert [result["max_num_seqs"] for result in results] == [None, 8, 16]
+    assert results[0]["request_rate"] == float("inf") and results[0]["median_tpot_ms"] == 30.9
 
 
 @pytest.mark.parametrize("text, problem", [
-    ("[]", "no result"), ("nope", "not JSON"), ("[1]", "no result"), ("{}", "no completed"),
+    ("[]", "no JSON object"), ("nope", "not JSON"), ("[1]", "no JSON object"), ("{}", "no completed"),
     (json.dumps(RESULT | {"completed": -1}), "completed is -1"),
-    (json.dumps(RESULT | {"p99_ttft_ms": [1]}), "p99_ttft_ms is")])
+    (json.dumps(RESULT | {"p99_ttft_ms": [1]}), "p99_ttft_ms is"),
+    (json.dumps(RESULT | {"p99_ttft_ms": 10**400}), "p99_ttft_ms is"),
+    (json.dumps(RESULT | {"completed": True}), "completed is True"),
+    (json.dumps(RESULT | {"request_throughput": None}), "no request_throughput")])
 def test_what_is_no_result(text, problem, tmp_path):
     (tmp_path / "r.json").write_text(text)
     with pytest.raises(InputError, match=problem):

@@ -331,8 +331,14 @@ def write_launches(launches: list[Launch], path: str | os.PathLike) -> None:
 
 
 def write_whole(path: str | os.PathLike, text: str) -> None:
-    """Write a text file whole or not at all: a temporary file beside it, then a rename."""
+    """Write a text file whole or not at all: a temporary file beside it, then a rename.
+
+    What is no file, such as /dev/null, is written into and stays what it is.
+    """
     path = Path(path)
+    if path.exists() and not path.is_file():
+        path.write_text(text, encoding="utf-8", newline="")
+        return
     try:
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:40]}.")
     except OSError as error:

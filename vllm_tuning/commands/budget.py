@@ -2,14 +2,14 @@
 
 import click
 
-from .options import Gib, Size, dump, json_option
+from .options import Gib, Number, Size, dump, json_option
 
 
 @click.command()
 @click.argument("config")
 @click.option("--gpu-memory", type=Gib(), help="Memory of one GPU as vLLM prints it.")
 @click.option("--gpu", metavar="NAME", help="Or its name, such as H100 or A100-40GB.")
-@click.option("--utilization", type=click.FloatRange(0, 1, min_open=True), metavar="U",
+@click.option("--utilization", type=Number(0, 1, min_open=True), metavar="U",
               help="gpu_memory_utilization.")
 @click.option("--max-model-len", type=Size(), metavar="N", help="Default: the model's.")
 @click.option("--max-num-seqs", type=Size(), metavar="N", help="Default: vLLM's on such a GPU.")
@@ -34,14 +34,12 @@ def budget(config, gpu, input_len, output_len, lengths, launches, as_json, **fla
 
     No launch is needed: what is estimated says so, with a 90 % band.
     """
-    from ..budget.admission import lengths_of
     from ..budget.capacity import capacity, launch_to_measure
     from ..budget.gpus import KNOWN, named
+    from ..load.window import lengths_of
     from ..terminal import capacity_text
     from ..workload import Workload
 
-    if flags["utilization"] is not None and not flags["utilization"] > 0:
-        raise click.UsageError("--utilization: expected a number above 0, at most 1")
     if (input_len is None) != (output_len is None) or (input_len and lengths):
         raise click.UsageError("give --input-len and --output-len together, or --lengths")
     if gpu is not None and named(gpu) is None:

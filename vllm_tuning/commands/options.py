@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import sys
 
 import click
@@ -37,9 +38,19 @@ class Gib(click.ParamType):
         return size * GIB
 
 
+class Number(click.FloatRange):
+    """A range that nan is not in."""
+
+    def convert(self, value, param, ctx):
+        number = super().convert(value, param, ctx)
+        if math.isnan(number):
+            self.fail("nan is not a number", param, ctx)
+        return number
+
+
 launches_argument = click.argument("launches", nargs=-1, required=True)
-config_option = click.option("--config", metavar="FILE", help="The model's config.json: hidden size and "
-                       "KV bytes of a token. Default: the one beside the launches.")
+config_option = click.option("--config", metavar="FILE", help="The model's config.json: hidden "
+                             "size and KV bytes of a token. Default: the one beside the launches.")
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
 
 

@@ -10,7 +10,7 @@ from .server import read_json
 from ..launches import write_whole
 from ..units import InputError
 
-_PARTS = ("configuration", "capacity", "load")
+_PARTS = ("versions", "configuration", "capacity", "load")
 _FLAGS = ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "tensor_parallel_size",
           "pipeline_parallel_size")
 
@@ -69,15 +69,20 @@ def read_baseline(path: str | os.PathLike) -> dict:
     """What ``save_baseline`` wrote. Raises InputError."""
     expected = "a baseline that vllm-tuning check --save-baseline wrote"
     then = read_json(path, expected)
-    if not all(isinstance(then.get(part), dict) for part in (*_PARTS, "versions")):
-        raise InputError(f"{path}: no {', '.join(_PARTS)}; expected {expected}")
+    for part in _PARTS:
+        if not isinstance(then.get(part), dict):
+            raise InputError(f"{path}: no {part}; expected {expected}")
+        for name, value in then[part].items():
+            if not (value is None or isinstance(value, str)
+                    or isinstance(value, (int, float)) and abs(value) < 1e300):
+                raise InputError(f"{path}: {name} is {str(value)[:40]}; expected {expected}")
     return then
 
 
 def compare(then: dict, verdict: Verdict) -> list[Change]:
     """The figures that differ from an earlier baseline."""
     now = baseline(verdict)
-    return [Change(name, then[part].get(name), value) for part in ("versions", *_PARTS)
+    return [Change(name, then[part].get(name), value) for part in _PARTS
             for name, value in now[part].items() if then[part].get(name) != value]
 
 

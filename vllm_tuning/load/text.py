@@ -6,9 +6,9 @@ from .baseline import Change
 from .check import Rule, Verdict
 
 WIDTH = 80
-_WORDS = {True: ("Healthy", "green"), False: ("Not healthy", "red"),
-          None: ("Not known whether healthy", "yellow")}
-_COLOUR = {"pass": "green", "fail": "red", "unknown": "yellow"}
+WORDS = {True: "Healthy", False: "Not healthy", None: "Not known whether healthy"}
+_COLOUR = {True: "green", False: "red", None: "yellow",
+           "pass": "green", "fail": "red", "unknown": "yellow"}
 NAMES = {"preemptions": "preemptions", "kv_cache_usage_peak": "KV cache usage, peak",
           "waiting": "waiting requests, growth", "max_num_seqs": "max_num_seqs, fits",
           "request_length": "p95 length, as assumed", "kv_cache_tokens": "pool, as predicted"}
@@ -21,8 +21,8 @@ def plain(text: str, **_style) -> str:
 def check_text(verdict: Verdict, changes: list[Change] | None = None, paint=plain) -> str:
     """The verdict, the rules as a table, and for each that does not pass why and what to change."""
     window = verdict.window
-    word, colour = _WORDS[verdict.healthy]
-    lines = [paint(word, bold=True, fg=colour) + f": {_seen(window)}", "",
+    lines = [paint(WORDS[verdict.healthy], bold=True, fg=_COLOUR[verdict.healthy])
+             + f": {_seen(window)}", "",
              f"  {'':<26}{'measured':>14}{'limit':>14}"]
     for rule in verdict.rules:
         lines.append(f"  {NAMES[rule.name]:<26}{shown(rule, rule.measured):>14}"
@@ -72,7 +72,7 @@ def _short(value) -> str:
     if value is None:
         return "?"
     if isinstance(value, (bool, str)):
-        return str(value).lower()[:17]
+        return " ".join(str(value).lower().split())[:17]
     return f"{value:,.4g}" if isinstance(value, float) else f"{value:,}"
 
 

@@ -5,10 +5,10 @@ from functools import cached_property
 
 import numpy as np
 
-from .metrics import Histogram, Scrape
+from .metrics import Histogram, Scrape, read_scrapes
 from ..budget.admission import lengths_from_histograms
 from ..units import InputError
-from ..workload import Workload
+from ..workload import Workload, read_lengths
 
 
 @dataclass(frozen=True)
@@ -160,13 +160,8 @@ class Window:
     def lengths(self) -> list[Workload]:
         """A hundred requests with the lengths observed; [] where nothing was finished."""
         prompt, output = map(self.histogram, ("prompt_length", "output_length"))
-        if not prompt or not output:
-            return []
-        try:
-            return lengths_from_histograms(*(
-                (each.buckets, each.mean) for each in (prompt, output)))
-        except InputError:
-            return []
+        return lengths_from_histograms(*((each.buckets, each.mean) for each in (prompt, output))) \
+            if prompt and output and prompt.count > 0 and output.count > 0 else []
 
     def label(self, name: str) -> str | None:
         """A label of vllm:cache_config_info, the same in all engines; else None."""
@@ -178,3 +173,18 @@ class Window:
         """``label`` as a whole number above 0."""
         text = self.label(name) or ""
         return int(text) if text.isascii() and text.isdigit() and 0 < int(text[:15]) else None
+
+
+def lengths_of(path) -> list[Workload]:
+    """Requests of a CSV or JSONL file, or those of /metrics scrapes. Raises InputError."""
+    try:
+        with open(path, encoding="utf-8-sig") as file:
+            scraped = "\nvllm:" in "\n" + file.read(2**20)
+    except (OSError, UnicodeDecodeError):
+        scraped = False
+    if not scraped:
+        return read_lengths(path)
+    if lengths := Window(tuple(read_scrapes([path]))).lengths:
+        return lengths
+    raise InputError(f"{path}: no finished request in vllm:request_prompt_tokens and "
+                     "vllm:request_generation_tokens")
