@@ -162,6 +162,13 @@ def test_both_flags_and_the_utilization_where_the_launches_tell_them(tmp_path):
     assert f"({gib:.2f} GiB: more than utilization can give" in change
 
 
+def test_launches_that_would_admit_more_are_not_named():
+    """The launches of another server: their 794 requests are no cure for 24 that preempt."""
+    found = verdict((DATA / "mns24.prom").read_text(), launches=["llama-3-8b-2-layers"])
+    change = rules(found)["preemptions"].change
+    assert "to 16 or less" in change and "by the launches" not in change
+
+
 def test_a_full_pool_by_hand():
     """20 requests hold 95 %: 18 hold 85.5 %, 19 hold 90.25 %. 950 blocks / 0.9 = 1,055.6."""
     found = verdict(scrape(0.95, 20, preempted=0), scrape(0.4, 9, preempted=0, made=9))

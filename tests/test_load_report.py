@@ -45,16 +45,14 @@ def test_points_obey_vllm_and_fit(shape):
     answer = optimum(*shape)
     points = sweep_points(answer)
     best = answer.recommended
-    assert (points[0].max_num_seqs, points[0].max_num_batched_tokens) == (
-        best.max_num_seqs, best.max_num_batched_tokens)
-    assert 2 <= len(points) <= 5
-    assert len({(p.max_num_seqs, p.max_num_batched_tokens) for p in points}) == len(points)
+    assert points["recommended"] == (best.max_num_seqs, best.max_num_batched_tokens)
+    assert list(points)[0] == "recommended" and 2 <= len(points) <= 5
+    assert len(set(points.values())) == len(points)
     model = model_of(["llama-3-8b-2-layers"])
-    for point in points:
-        assert point.max_num_batched_tokens >= point.max_num_seqs >= 1
-        pool = model.pool(point.max_num_seqs, point.max_num_batched_tokens).n
+    for seqs, budget in points.values():
+        assert budget >= seqs >= 1
         mean = shape[0] + shape[1] / 2
-        assert point.max_num_seqs * mean * model.kv_per_token.n <= pool
+        assert seqs * mean * model.kv_per_token.n <= model.pool(seqs, budget).n
 
 
 @pytest.mark.parametrize("shape", [(1024, 256), (128, 128), (8192, 64), (1, 16384)])

@@ -47,7 +47,7 @@ def check(ctx, metrics, launches, recommendation, baseline, save_baseline, inter
     if as_json:
         answer = verdict.to_dict()
         if baseline:
-            answer["baseline"] = [vars(change) for change in changes]
+            answer["baseline"] = changes
         click.echo(json.dumps(answer, indent=2, allow_nan=False))
     else:
         click.echo(check_text(verdict, changes, click.style))

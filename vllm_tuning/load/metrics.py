@@ -125,20 +125,17 @@ def stamped(content: bytes, seconds: float) -> str:
 
 
 def _text(content: bytes, where: str) -> str:
+    if len(content) >= _LARGEST_FILE:
+        raise InputError(f"{where}: larger than 64 MiB; fewer scrapes, or a part of them, do")
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError:
         text = "\0"
     if "\0" in text:
         raise InputError(f"{where}: not a text; {_EXPECTED}")
-    if len(content) >= _LARGEST_FILE:
-        raise InputError(f"{where}: larger than 64 MiB; {_EXPECTED}")
-    start = text.lstrip()[:1]
-    if start in ("<", "{", "["):
-        kind = "an HTML page" if start == "<" else "JSON"
+    kind = {"": "empty", "<": "an HTML page", "{": "JSON", "[": "JSON"}.get(text.lstrip()[:1])
+    if kind:
         raise InputError(f"{where}: {kind}, not metrics; {_EXPECTED}")
-    if not start:
-        raise InputError(f"{where}: empty; {_EXPECTED}")
     if not text.endswith("\n"):
         raise InputError(f"{where}: ends in the middle of a line: cut off while it was saved? "
                          "Scrape again")
@@ -146,14 +143,14 @@ def _text(content: bytes, where: str) -> str:
 
 
 def _samples(text: str, where: str):
+    """Name, labels, value, time of all metrics of vLLM, and of the start of its process."""
     from prometheus_client.parser import text_string_to_metric_families
 
     try:
         for family in text_string_to_metric_families(text):
-            for sample in family.samples:
-                if sample.name.startswith("vllm:") or sample.name == _PROCESS_START:
-                    yield (sample.name, sample.labels, float(sample.value),
-                           None if sample.timestamp is None else float(sample.timestamp))
+            for name, labels, value, time, *_ in family.samples:
+                if name.startswith("vllm:") or name == _PROCESS_START:
+                    yield name, labels, float(value), None if time is None else float(time)
     except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
         reason = " ".join(str(error).split())[:80] or type(error).__name__
         raise InputError(f"{where}: not Prometheus text ({reason}); {_EXPECTED}") from None

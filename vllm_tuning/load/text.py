@@ -2,7 +2,6 @@
 
 import textwrap
 
-from .baseline import Change
 from .check import Rule, Verdict
 
 WIDTH = 80
@@ -18,7 +17,7 @@ def plain(text: str, **_style) -> str:
     return text
 
 
-def check_text(verdict: Verdict, changes: list[Change] | None = None, paint=plain) -> str:
+def check_text(verdict: Verdict, changes: list[dict] | None = None, paint=plain) -> str:
     """The verdict, the rules as a table, and for each that does not pass why and what to change."""
     window = verdict.window
     lines = [paint(WORDS[verdict.healthy], bold=True, fg=_COLOUR[verdict.healthy])
@@ -45,8 +44,8 @@ def check_text(verdict: Verdict, changes: list[Change] | None = None, paint=plai
     if changes is not None:
         lines += ["", paint("What differs from the baseline", bold=True),
                   f"  {'':<36}{'then':>18}{'now':>18}",
-                  *(f"  {change.name:<36}{_short(change.then):>18}{_short(change.now):>18}"
-                    for change in changes)]
+                  *("  {name:<36}".format_map(change) + f"{_short(change['then']):>18}"
+                    f"{_short(change['now']):>18}" for change in changes)]
     return "\n".join(lines)
 
 

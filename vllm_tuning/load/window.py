@@ -1,6 +1,6 @@
 """What scrapes tell over time: peaks of gauges, increases of counters over restarts, lengths."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -31,12 +31,9 @@ class Window:
         names = {name for scrape in self.scrapes for name in scrape.engines}
         return tuple(sorted(names, key=lambda name: (len(name), name)))
 
-    def of(self, engine: str) -> "Window":
-        return Window(self.scrapes, engine, self.missed, self.gone)
-
     @property
     def per_engine(self) -> tuple["Window", ...]:
-        return tuple(map(self.of, self.engines))
+        return tuple(replace(self, engine=engine) for engine in self.engines)
 
     def series(self, name: str, engine: str) -> np.ndarray:
         """A figure of one engine at each scrape, NaN where it is absent."""
@@ -69,19 +66,17 @@ class Window:
 
         NaN before an engine has it in two scrapes.
         """
-        every = [self._counted(engine, self.series(name, engine)) for engine in self.engines]
+        every = np.full((len(self.engines), len(self.scrapes)), np.nan)
+        for counted, engine in zip(every, self.engines):
+            values = self.series(name, engine)
+            held = np.flatnonzero(np.isfinite(values))
+            if len(held) > 1:
+                steps = np.diff(values[held])
+                anew = (steps < 0) | self._started_anew(engine, held)
+                counted[held[0]:] = 0
+                counted[held[1:]] = np.where(anew, values[held[1:]], steps)
+                counted[held[0]:] = np.cumsum(counted[held[0]:])
         return np.where(np.isfinite(every).any(axis=0), np.nansum(every, axis=0), np.nan)
-
-    def _counted(self, engine: str, values: np.ndarray) -> np.ndarray:
-        held = np.flatnonzero(np.isfinite(values))
-        counted = np.full(len(values), np.nan)
-        if len(held) > 1:
-            steps = np.diff(values[held])
-            anew = (steps < 0) | self._started_anew(engine, held)
-            counted[held[0]:] = 0
-            counted[held[1:]] = np.where(anew, values[held[1:]], steps)
-            counted[held[0]:] = np.cumsum(counted[held[0]:])
-        return counted
 
     def increase(self, name: str) -> float | None:
         """Last minus first of a counter; None where no engine has it in two scrapes."""
