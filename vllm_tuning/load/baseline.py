@@ -2,7 +2,7 @@
 
 import json
 import os
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 
 from .check import Verdict, count
 from .metrics import HISTOGRAMS
@@ -25,7 +25,7 @@ def baseline(verdict: Verdict) -> dict:
     finished, steps = seen["output_length"], seen.pop("steps")
     return {
         "baseline_of": "vllm-tuning check",
-        "versions": {"vllm_tuning": _own_version(), "vllm": launch and launch.vllm_version},
+        "versions": {"vllm_tuning": version("vllm-tuning"), "vllm": launch and launch.vllm_version},
         "configuration": {
             "model": window.scrapes[0].model or launch and launch.model,
             "engines": len(window.engines),
@@ -81,10 +81,3 @@ def _share(text: str | None) -> float | None:
     except ValueError:
         return None
     return value if 0 < value <= 1 else None
-
-
-def _own_version() -> str | None:
-    try:
-        return version("vllm-tuning")
-    except PackageNotFoundError:
-        return None

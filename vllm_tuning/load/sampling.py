@@ -69,14 +69,14 @@ def sample(url: str, interval: float, duration: float,
 
 
 def _request(url: str) -> urllib.request.Request:
+    if "@" in url:
+        raise InputError("a name or a password in a URL ends up in logs; give a token in the "
+                         f"environment variable {TOKEN}")
     try:
         parts = urlsplit(url)
         parts.port
     except ValueError:
         raise InputError("the URL has no such form; expected http://HOST:8000/metrics") from None
-    if "@" in url:
-        raise InputError("a name or a password in a URL ends up in logs; give a token in the "
-                         f"environment variable {TOKEN}")
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise InputError(f"{url.split('?')[0]}: no file, and only http:// and https:// with a host "
                          "are fetched, such as http://HOST:8000/metrics")

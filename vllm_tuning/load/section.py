@@ -18,7 +18,9 @@ from ..report import figure, table, tag
 
 def verdict_of(optimum: Optimum, sources, metrics) -> Verdict:
     """The verdict on saved scrapes, against the answer and its launches. Raises InputError."""
-    return check(Window(tuple(read_scrapes(metrics))), sources, Recommendation.of(optimum))
+    best = optimum.recommended
+    return check(Window(tuple(read_scrapes(metrics))), sources, best and Recommendation(
+        best.max_num_seqs, best.max_num_batched_tokens, best.kv_cache_tokens, optimum.workload))
 
 
 def load_section(optimum: Optimum, sources, metrics=(), bench=()) -> HTML | None:

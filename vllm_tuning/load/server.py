@@ -9,7 +9,6 @@ from ..budget.admission import seqs_by_length
 from ..kv_cache import CacheLayout, Group
 from ..launches import Launch, Notice
 from ..memory_model import MemoryModel, model_of
-from ..optimum import Optimum
 from ..sources import read_source
 from ..units import LARGEST_COUNT, InputError
 from ..workload import Workload
@@ -47,13 +46,6 @@ class Recommendation:
     max_num_batched_tokens: int
     kv_cache_tokens: int | None
     workload: Workload | None
-
-    @classmethod
-    def of(cls, optimum: Optimum) -> "Recommendation | None":
-        """That of an answer at hand."""
-        best = optimum.recommended
-        return best and cls(best.max_num_seqs, best.max_num_batched_tokens, best.kv_cache_tokens,
-                            optimum.workload)
 
 
 @dataclass(frozen=True)
