@@ -346,6 +346,27 @@ def test_the_name_of_0_8_and_both_names_at_once():
     assert verdict(both, both).to_dict()["kv_cache_usage_peak"] == 0.95
 
 
+def test_a_release_without_engine_labels():
+    """0.6: one engine, of which the metrics name the model only."""
+    old = scrape(0.5, 3, preempted=1, kv_name="gpu_cache_usage_perc").replace('engine="0",', "")
+    answer = verdict(old, old.replace("total{model_name=\"m\"} 1", "total{model_name=\"m\"} 4"))
+    assert answer.to_dict()["engines"] == 1 and answer.to_dict()["preemptions"] == 3
+    assert answer.server.pool(answer.window).blocks == 1001
+
+
+def test_two_engines_of_which_one_restarts():
+    """Engine 0: 7 - 5. Engine 1: 9, then 1 and 2 after its restart: 2."""
+    def text(*engines):
+        return "".join(scrape(0.3, 2, preempted=count, engine=str(i)) + (
+            f'vllm:num_preemptions_created{{engine="{i}",model_name="m"}} {start}\n')
+            for i, (count, start) in enumerate(engines))
+
+    answer = verdict(text((5, 1e9), (9, 1e9)), text((6, 1e9), (1, 2e9)),
+                     text((7, 1e9), (2, 2e9))).to_dict()
+    assert [one["preemptions"] for one in answer["per_engine"]] == [2, 2]
+    assert answer["restarts"] == 1 and answer["preemptions"] == 4
+
+
 def test_histograms_only():
     found = verdict(lengths(100, 10, 5), lengths(100, 10, 9))
     assert found.healthy is None

@@ -165,7 +165,8 @@ def test_the_report_gets_a_section_only_where_asked(tmp_path):
 
 
 @pytest.mark.parametrize("options, problem", [
-    ({"metrics": ["nope.prom"]}, "cannot be read"), ({"bench": ["nope.json"]}, "cannot be read")])
+    ({"metrics": ["nope.prom"]}, "cannot be read"),
+    ({"metrics": ["http://user:s3cret@host/metrics"]}, "^scrapes are files here[^@]*$"), ({"bench": ["nope.json"]}, "cannot be read")])
 def test_a_report_of_files_that_are_not_there(options, problem, tmp_path):
     with pytest.raises(InputError, match=problem):
         write_report("llama-3-8b-2-layers", 1024, 256, tmp_path, **options)

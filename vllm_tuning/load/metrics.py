@@ -37,7 +37,7 @@ _EXPECTED = "expected what GET /metrics of a vLLM server answers"
 
 @dataclass(frozen=True)
 class Histogram:
-    """Observations at or below each upper end, of which inf is the last; their sum, NaN if unknown."""
+    """Observations at or below each upper end, inf the last; their sum, NaN if unknown."""
 
     buckets: dict[float, float]
     total: float
@@ -85,6 +85,8 @@ def read_scrapes(paths: Iterable[str | os.PathLike]) -> list[Scrape]:
     """
     scrapes = []
     for path in map(Path, paths):
+        if path.parts[:1] in (("http:",), ("https:",)):
+            raise InputError("scrapes are files here; vllm-tuning check URL --keep FILE samples a URL")
         files = sorted(path.glob("*.prom")) if path.is_dir() else [path]
         if not files:
             raise InputError(f"{path}: no *.prom in this folder; {_EXPECTED}, saved")

@@ -46,8 +46,8 @@ def _verdict(verdict: Verdict) -> str:
              escape(f"{rule.change}." if rule.change else "" if rule.verdict == "pass"
                     else rule.why)) for rule in verdict.rules]
     notes = "".join(f"<li>{escape(notice.text)}</li>" for notice in verdict.notices)
-    return (f"<p><strong>{WORDS[verdict.healthy]}.</strong> The server is healthy where nothing was "
-            "preempted and the KV cache stayed below 90 %; the other rules say more.</p>"
+    return (f"<p><strong>{WORDS[verdict.healthy]}.</strong> The server is healthy where nothing "
+            "was preempted and the KV cache stayed below 90 %; the other rules say more.</p>"
             + table(("rule", "measured", "limit", "verdict", "what to change"),
                     rows) + f'<div class="warnings"><ul>{notes}</ul></div>' * bool(notes))
 
