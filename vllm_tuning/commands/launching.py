@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from ..units import InputError
-from .options import Gib, Number, Size, json_option, on_a_terminal
+from .options import Gib, Size, json_option, on_a_terminal
 
 
 def _lengths(command):
@@ -32,7 +32,7 @@ def _gpu(command):
 @click.argument("sources", nargs=-1, metavar="[CONFIG] [LAUNCHES]...")
 @_lengths
 @_gpu
-@click.option("--utilization", type=Number(0, 1, min_open=True), metavar="U",
+@click.option("--utilization", type=click.FloatRange(0, 1, min_open=True), metavar="U",
               help="gpu_memory_utilization.")
 @click.option("--max-model-len", type=Size(), metavar="N", help="Default: the model's.")
 @click.option("--tensor-parallel-size", type=click.IntRange(1, 4096), metavar="N")
@@ -114,9 +114,9 @@ def _given(flags: dict) -> dict:
 @_lengths
 @_gpu
 @click.option("--verify", is_flag=True, help="Launch once more with the answer, and compare.")
-@click.option("--timeout", type=Number(0, min_open=True), default=1800,
+@click.option("--timeout", type=click.FloatRange(0, min_open=True), default=1800,
               show_default=True, metavar="S", help="Seconds that a server may take to its figures.")
-@click.option("--grace", type=Number(0), default=30, show_default=True, metavar="S",
+@click.option("--grace", type=click.FloatRange(0), default=30, show_default=True, metavar="S",
               help="Seconds from SIGTERM to SIGKILL.")
 @click.option("--config", metavar="FILE", help="The model's config.json. Default: that in MODEL's "
               "folder, or in Hugging Face's cache.")

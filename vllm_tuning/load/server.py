@@ -121,8 +121,8 @@ def read_recommendation(path: str | os.PathLike) -> Recommendation:
     def whole(record, name):
         value = record.get(name)
         if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= LARGEST_COUNT:
-            raise InputError(f"{path}: {name} is {str(value)[:40]}; expected a whole number 1 or "
-                             "more")
+            raise InputError(f"{path}: {name} is {str(value)[:40]}; expected a whole number of 1 "
+                             "or more")
         return value
 
     tokens = best.get("kv_cache_tokens") is not None and whole(best, "kv_cache_tokens")
