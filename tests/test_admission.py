@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from vllm_tuning.budget.admission import (RunningRequest, lengths_from_histograms,
-                                          lengths_from_metrics, seqs_by_length, seqs_for_risk)
+from conftest import ROOT
+from vllm_tuning.budget.admission import (RunningRequest, lengths_from_histograms, seqs_by_length,
+                                          seqs_for_risk)
 from vllm_tuning.cli import main
 from vllm_tuning.kv_cache import CacheLayout, Group
+from vllm_tuning.load.window import lengths_of
 from vllm_tuning.units import InputError
 from vllm_tuning.workload import Workload
 
@@ -72,23 +74,42 @@ vllm:request_generation_tokens_bucket{engine="0",le="+Inf",model_name="m"} 100.0
 """
 
 
-def test_lengths_of_a_scrape():
-    lengths = lengths_from_metrics(METRICS)
+def scraped(tmp_path, text):
+    (tmp_path / "metrics.prom").write_text(text)
+    return lengths_of(tmp_path / "metrics.prom")
+
+
+def test_lengths_of_a_scrape(tmp_path):
+    """Without their sum, requests stand at the upper ends."""
+    lengths = scraped(tmp_path, METRICS)
     assert len(lengths) == 100
     assert [each.input_len for each in lengths] == [1000] * 50 + [2000] * 50
     assert [each.output_len for each in lengths] == [200] * 90 + [500] * 9 + [1000]
     two = METRICS + METRICS.replace('engine="0"', 'engine="1"')
-    assert lengths_from_metrics(two) == lengths
+    assert scraped(tmp_path, two) == lengths
     with pytest.raises(InputError, match="prompt"):
-        lengths_from_metrics("# nothing\n")
+        scraped(tmp_path, "vllm:num_requests_running 0\n")
+
+
+def test_lengths_of_scrapes_over_time_are_those_between_the_first_and_the_last():
+    """128 requests of 128 + 128 tokens, in 28 scrapes of one file."""
+    lengths = lengths_of(ROOT / "data/load/mns24.prom")
+    assert {(each.input_len, each.output_len) for each in lengths} == {(128, 128)}
 
 
 @pytest.mark.parametrize("old, new", [('le="1000.0"', 'le="nan"'), ('le="1000.0"', 'le="1e300"'),
                                       ('le="1000.0"', 'le="-3"'), (" 50.0", " inf"),
                                       (" 50.0", " -5")])
-def test_a_histogram_that_is_none(old, new):
+def test_a_histogram_that_is_none(old, new, tmp_path):
     with pytest.raises(InputError, match="prompt_tokens_bucket"):
-        lengths_from_metrics(METRICS.replace(old, new))
+        scraped(tmp_path, METRICS.replace(old, new))
+
+
+@pytest.mark.parametrize("bounds", [{float("inf"): 8}, {10.0: 0, float("inf"): 8}])
+def test_a_mean_beyond_the_last_end_is_kept(bounds):
+    """All eight are longer than any end, and 500 tokens in the mean."""
+    lengths = lengths_from_histograms((bounds, 500.0), ({200.0: 8, float("inf"): 8}, 200.0))
+    assert {(each.input_len, each.output_len) for each in lengths} == {(500, 200)}
 
 
 def test_lengths_of_a_histogram_with_its_mean_by_hand():

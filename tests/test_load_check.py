@@ -1,7 +1,9 @@
 """The verdict under load: real runs of a server, scrapes made by hand, and what is no scrape."""
 
 import json
+import os
 import random
+import time
 from collections import Counter
 
 import pytest
@@ -160,6 +162,13 @@ def test_both_flags_and_the_utilization_where_the_launches_tell_them(tmp_path):
     assert f"({gib:.2f} GiB: more than utilization can give" in change
 
 
+def test_launches_that_would_admit_more_are_not_named():
+    """The launches of another server: their 794 requests are no cure for 24 that preempt."""
+    found = verdict((DATA / "mns24.prom").read_text(), launches=["llama-3-8b-2-layers"])
+    change = rules(found)["preemptions"].change
+    assert "to 16 or less" in change and "by the launches" not in change
+
+
 def test_a_full_pool_by_hand():
     """20 requests hold 95 %: 18 hold 85.5 %, 19 hold 90.25 %. 950 blocks / 0.9 = 1,055.6."""
     found = verdict(scrape(0.95, 20, preempted=0), scrape(0.4, 9, preempted=0, made=9))
@@ -274,7 +283,60 @@ def test_scrapes_in_the_order_of_their_names_are_refused():
     assert code == 1 and "metrics_before.prom" in err and "time order" in err
 
 
+def test_two_servers_behind_one_address_are_refused(tmp_path):
+    """A start that moves back is another server, or another order; forward it is a restart."""
+    for i, start in enumerate((1.7e9, 1.8e9, 1.7e9)):
+        (tmp_path / f"{i}.prom").write_text(
+            scrape(0.5, 3, preempted=100 - i) + f"process_start_time_seconds {start}\n")
+    code, _, err = run(tmp_path)
+    assert code == 1 and "2.prom: older than" in err and "another server" in err
+    assert run(tmp_path / "0.prom", tmp_path / "1.prom")[0] == 3
+
+
+def test_a_restart_with_other_buckets():
+    """100 of 900 tokens, a restart with a longer model length, 50 of 15,000: 150, in the ends that
+    both starts have."""
+    def text(start, held):
+        ends = [f'vllm:request_prompt_tokens_bucket{{engine="0",le="{end}"}} {count}'
+                for end, count in held]
+        total = {1: 900, 2: 15_000}[start] * held[-1][1]
+        return scrape(0.1, 1, preempted=0, more="\n".join((
+            *ends, f'vllm:request_prompt_tokens_sum{{engine="0"}} {total}',
+            f"process_start_time_seconds {start}", "")))
+
+    found = verdict(text(1, [(1000, 0), (10_000, 0), ("+Inf", 0)]),
+                    text(1, [(1000, 100), (10_000, 100), ("+Inf", 100)]),
+                    text(2, [(1000, 0), (10_000, 0), (20_000, 50), ("+Inf", 50)]))
+    histogram = found.window.histogram("prompt_length")
+    assert histogram.buckets == {1000: 100, 10_000: 100, float("inf"): 150}
+    assert histogram.mean == (100 * 900 + 50 * 15_000) / 150
+
+
+def test_an_hour_of_scrapes_is_judged_at_once():
+    one = parse_scrapes((scrape(0.5, 3, preempted=0, more=lengths(100, 20))
+                         + "process_start_time_seconds 1\n").encode(), "s")
+    begun = time.monotonic()
+    check(Window(tuple(one * 3600))).to_dict()
+    assert time.monotonic() - begun < 5
+
+
+def test_times_that_begin_anew_are_no_time_line():
+    """Two files of --keep, each from 0 s: no seconds over both, so no rate either."""
+    text = "".join(f"vllm:num_requests_running 3 {moment}\n" for moment in (0, 1000, 2000))
+    assert verdict(text).window.seconds == pytest.approx([0, 1, 2])
+    assert verdict(text, text).window.seconds is None
+
+
 # ---------------------------------------------------------------- other releases
+
+
+def test_a_cache_without_the_engine_that_the_other_metrics_name():
+    """0.8 labels the metrics of a data-parallel rank, not its cache_config_info."""
+    cache, rest = scrape(0.5, 3, preempted=0, engine="1").split("\n", 1)
+    text = cache.replace('engine="1",', "") + "\n" + rest
+    answer = verdict(text, text)
+    assert answer.to_dict()["engines"] == 1 and answer.healthy is True
+    assert answer.server.pool(answer.window).blocks == 1001
 
 
 def test_the_name_of_0_8_and_both_names_at_once():
@@ -282,6 +344,27 @@ def test_the_name_of_0_8_and_both_names_at_once():
     assert verdict(old, old).to_dict()["kv_cache_usage_peak"] == 0.95
     both = old + 'vllm:kv_cache_usage_perc{engine="0",model_name="m"} 0.95\n'
     assert verdict(both, both).to_dict()["kv_cache_usage_peak"] == 0.95
+
+
+def test_a_release_without_engine_labels():
+    """0.6: one engine, of which the metrics name the model only."""
+    old = scrape(0.5, 3, preempted=1, kv_name="gpu_cache_usage_perc").replace('engine="0",', "")
+    answer = verdict(old, old.replace("total{model_name=\"m\"} 1", "total{model_name=\"m\"} 4"))
+    assert answer.to_dict()["engines"] == 1 and answer.to_dict()["preemptions"] == 3
+    assert answer.server.pool(answer.window).blocks == 1001
+
+
+def test_two_engines_of_which_one_restarts():
+    """Engine 0: 7 - 5. Engine 1: 9, then 1 and 2 after its restart: 2."""
+    def text(*engines):
+        return "".join(scrape(0.3, 2, preempted=count, engine=str(i)) + (
+            f'vllm:num_preemptions_created{{engine="{i}",model_name="m"}} {start}\n')
+            for i, (count, start) in enumerate(engines))
+
+    answer = verdict(text((5, 1e9), (9, 1e9)), text((6, 1e9), (1, 2e9)),
+                     text((7, 1e9), (2, 2e9))).to_dict()
+    assert [one["preemptions"] for one in answer["per_engine"]] == [2, 2]
+    assert answer["restarts"] == 1 and answer["preemptions"] == 4
 
 
 def test_histograms_only():
@@ -333,7 +416,7 @@ def test_a_bad_file_is_told_before_the_sampling(tmp_path):
     assert "K2 unknown" in run(url, "--recommendation", tmp_path / "R.json")[2]
     assert "cannot be read" in run(url, "--baseline", tmp_path / "none")[2]
     assert "no such" in run(url, "--launches", tmp_path / "none")[2]
-    assert "no such folder" in run(url, "--save-baseline", tmp_path / "no/b.json")[2]
+    assert "No such file or directory" in run(url, "--save-baseline", tmp_path / "no/b.json")[2]
 
 
 def test_files_that_are_not_there(tmp_path):
@@ -390,3 +473,40 @@ def test_text_keeps_to_eighty_columns():
     for name in ("mns8", "mns16", "mns24"):
         _, out, _ = run(DATA / f"{name}.prom", "--launches", DATA / f"{name}.csv")
         assert max(map(len, out.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("name, value", [
+    ("preemptions", [1]), ("preemptions", {}), ("seconds", float("nan")), ("seconds", 10**400)])
+def test_a_baseline_that_was_changed(name, value, tmp_path):
+    file = tmp_path / "baseline.json"
+    run(DATA / "mns8.prom", "--save-baseline", file)
+    saved = json.loads(file.read_text())
+    saved["load"][name] = value
+    file.write_text(json.dumps(saved))
+    for args in ((), ("--json",)):
+        code, out, err = run(DATA / "mns8.prom", "--baseline", file, *args)
+        assert code == 1 and out == "" and f"{name} is" in err
+
+
+@pytest.mark.parametrize("text", [
+    '{"recommended": {"max_num_seqs": 1.5, "max_num_batched_tokens": 9}}',
+    '{"recommended": {"max_num_seqs": 5, "max_num_batched_tokens": 9, "kv_cache_tokens": NaN}}',
+    '{"recommended": {"max_num_seqs": 5, "max_num_batched_tokens": 9}, "workload": {}}', "{}",
+    "[]", '{"max_num_seqs": 5}\n{}'])
+def test_files_that_are_no_recommendation(text, tmp_path):
+    (tmp_path / "R.json").write_text(text)
+    code, out, err = run(DATA / "mns8.prom", "--recommendation", tmp_path / "R.json")
+    assert code == 1 and out == "" and len(err.splitlines()) == 1 and "R.json" in err
+
+
+def test_where_no_baseline_can_be_written_is_told_before_the_sampling(tmp_path):
+    url = "http://localhost:1/metrics"
+    assert "Is a directory" in run(url, "--save-baseline", tmp_path)[2]
+    (tmp_path / "locked").mkdir(mode=0o500)
+    if not os.access(tmp_path / "locked", os.W_OK):  # root writes everywhere
+        assert "cannot be written" in run(url, "--keep", tmp_path / "locked/b.json")[2]
+
+
+@pytest.mark.parametrize("option", ["--interval", "--duration"])
+def test_nan_is_no_time(option):
+    assert run("http://localhost:1/metrics", option, "nan")[0] == 2

@@ -45,16 +45,14 @@ def test_points_obey_vllm_and_fit(shape):
     answer = optimum(*shape)
     points = sweep_points(answer)
     best = answer.recommended
-    assert (points[0].max_num_seqs, points[0].max_num_batched_tokens) == (
-        best.max_num_seqs, best.max_num_batched_tokens)
-    assert 2 <= len(points) <= 5
-    assert len({(p.max_num_seqs, p.max_num_batched_tokens) for p in points}) == len(points)
+    assert points["recommended"] == (best.max_num_seqs, best.max_num_batched_tokens)
+    assert list(points)[0] == "recommended" and 2 <= len(points) <= 5
+    assert len(set(points.values())) == len(points)
     model = model_of(["llama-3-8b-2-layers"])
-    for point in points:
-        assert point.max_num_batched_tokens >= point.max_num_seqs >= 1
-        pool = model.pool(point.max_num_seqs, point.max_num_batched_tokens).n
+    for seqs, budget in points.values():
+        assert budget >= seqs >= 1
         mean = shape[0] + shape[1] / 2
-        assert point.max_num_seqs * mean * model.kv_per_token.n <= pool
+        assert seqs * mean * model.kv_per_token.n <= model.pool(seqs, budget).n
 
 
 @pytest.mark.parametrize("shape", [(1024, 256), (128, 128), (8192, 64), (1, 16384)])
@@ -102,14 +100,17 @@ def test_results_of_bench_serve_and_of_a_sweep(tmp_path):
     one.write_text(json.dumps(RESULT))
     many.write_text(json.dumps([RESULT | {"max_num_seqs": n, "run_number": 0} for n in (8, 16)]))
     results = read_bench_results([one, many])
-    assert [result.max_num_seqs for result in results] == [None, 8, 16]
-    assert results[0].request_rate == float("inf") and results[0].median_tpot_ms == 30.9
+    assert [result["max_num_seqs"] for result in results] == [None, 8, 16]
+    assert results[0]["request_rate"] == float("inf") and results[0]["median_tpot_ms"] == 30.9
 
 
 @pytest.mark.parametrize("text, problem", [
-    ("[]", "no result"), ("nope", "not JSON"), ("[1]", "no result"), ("{}", "no completed"),
+    ("[]", "no JSON object"), ("nope", "not JSON"), ("[1]", "no JSON object"), ("{}", "no completed"),
     (json.dumps(RESULT | {"completed": -1}), "completed is -1"),
-    (json.dumps(RESULT | {"p99_ttft_ms": [1]}), "p99_ttft_ms is")])
+    (json.dumps(RESULT | {"p99_ttft_ms": [1]}), "p99_ttft_ms is"),
+    (json.dumps(RESULT | {"p99_ttft_ms": 10**400}), "p99_ttft_ms is"),
+    (json.dumps(RESULT | {"completed": True}), "completed is True"),
+    (json.dumps(RESULT | {"request_throughput": None}), "no request_throughput")])
 def test_what_is_no_result(text, problem, tmp_path):
     (tmp_path / "r.json").write_text(text)
     with pytest.raises(InputError, match=problem):
@@ -164,7 +165,8 @@ def test_the_report_gets_a_section_only_where_asked(tmp_path):
 
 
 @pytest.mark.parametrize("options, problem", [
-    ({"metrics": ["nope.prom"]}, "cannot be read"), ({"bench": ["nope.json"]}, "cannot be read")])
+    ({"metrics": ["nope.prom"]}, "cannot be read"),
+    ({"metrics": ["http://user:s3cret@host/metrics"]}, "^scrapes are files here[^@]*$"), ({"bench": ["nope.json"]}, "cannot be read")])
 def test_a_report_of_files_that_are_not_there(options, problem, tmp_path):
     with pytest.raises(InputError, match=problem):
         write_report("llama-3-8b-2-layers", 1024, 256, tmp_path, **options)

@@ -154,6 +154,37 @@ def test_an_answer_that_trickles(monkeypatch):
     assert code == 1 and "does not answer within 0.3 s" in err
 
 
+@pytest.mark.parametrize("drip", [b"H", b"HTTP/1.1 200 OK\r\nX: "])
+def test_a_header_that_trickles(drip, monkeypatch):
+    monkeypatch.setattr(sampling, "TIMEOUT", 0.3)
+
+    def trickle(handler, number):
+        handler.wfile.write(drip)
+        for _ in range(20):
+            handler.wfile.write(b"a")
+            handler.wfile.flush()
+            time.sleep(0.1)
+
+    with server(trickle) as (_, url):
+        begun = time.monotonic()
+        code, _, err = run(url)
+    assert code == 1 and "does not answer within 0.3 s" in err and time.monotonic() - begun < 1.5
+
+
+def test_a_body_without_end(monkeypatch):
+    monkeypatch.setattr(sampling, "_LARGEST", 2**20)
+
+    def pour(handler, number):
+        handler.send_response(200)
+        handler.end_headers()
+        while True:
+            handler.wfile.write(b"#" * 2**16)
+
+    with server(pour) as (_, url):
+        code, _, err = run(url)
+    assert code == 1 and "answers more than" in err
+
+
 @pytest.mark.parametrize("answer, problem", [
     (lambda h, n: send(h, "<html>hello</html>"), "an HTML page"),
     (lambda h, n: send(h, "no", 401), TOKEN),
@@ -191,7 +222,9 @@ def test_the_token_comes_from_the_environment_and_is_not_shown(monkeypatch):
     ("ftp://host/metrics", "only http"), ("file:///etc/passwd", "only http"),
     ("http://", "with a host"), ("http://user:s3cret@host/metrics", TOKEN),
     ("http://host:port/metrics", "no such form"), ("http://[::1/metrics", "no such form"),
-    ("http://host/a b", "a space")])
+    ("http://host/a b", "a space"), ("http://user:12?s3cret@host/", TOKEN),
+    ("user:s3cret@host:8000/metrics", TOKEN), ("localhost:8000/metrics", "only http"),
+    ("http://a..b/", "no such form of a host")])
 def test_urls_that_are_refused(url, problem):
     code, _, err = run(url)
     assert code == 1 and problem in err and "s3cret" not in err and len(err.splitlines()) == 1

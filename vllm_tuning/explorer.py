@@ -7,7 +7,6 @@ The only module that imports ipywidgets. Every control is an attribute, so that
 import base64
 from html import escape
 from numbers import Integral, Real
-from pathlib import Path
 from textwrap import shorten
 
 import numpy as np

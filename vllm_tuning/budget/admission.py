@@ -2,21 +2,19 @@
 
 import functools
 import math
-import re
 from dataclasses import dataclass
 from statistics import NormalDist
 
 import numpy as np
 
 from ..kv_cache import CacheLayout
-from ..units import LARGEST_COUNT, InputError
-from ..workload import Workload, largest, read_lengths
+from ..units import InputError
+from ..workload import Workload, largest
 
 MARGIN = 0.85   # of pool / p95: 449k / 2,400 = 187, so about 160
 _LARGEST = 2**21  # blocks in the distribution of a sum; beyond it blocks are counted in bundles
 _MOST = 2**14     # requests at once
 _LONGEST = 2**24  # tokens of a request
-_BUCKET = re.compile(r"^vllm:request_(prompt|generation)_tokens_bucket\{([^}]*)\}\s+(\S+)", re.M)
 
 
 def seqs_by_length(cache: CacheLayout, blocks: int, length: int, budget: int,
@@ -95,22 +93,6 @@ def seqs_for_risk(request: RunningRequest, blocks: int, risk: float) -> Risk:
     return Risk(seqs, overflow(seqs) if seqs else 0.0)
 
 
-def lengths_from_metrics(text: str) -> list[Workload]:
-    """``lengths_from_histograms`` of a /metrics scrape, at the upper ends. Raises InputError."""
-    counts: dict = {"prompt": {}, "generation": {}}
-    for kind, labels, value in _BUCKET.findall(text):
-        bound = re.search(r'le="([^"]+)"', labels)
-        try:
-            key, count = float(bound[1]) if bound else math.nan, float(value)
-        except ValueError:
-            key = count = math.nan
-        if not (key == math.inf or 0 <= key <= LARGEST_COUNT) or not 0 <= count <= LARGEST_COUNT:
-            raise InputError(f"metrics: vllm:request_{kind}_tokens_bucket{{{labels[:80]}}} "
-                             f"{value[:20]} is no count of requests up to a length")
-        counts[kind][key] = counts[kind].get(key, 0.0) + count
-    return lengths_from_histograms((counts["prompt"], None), (counts["generation"], None))
-
-
 def lengths_from_histograms(prompt, generation) -> list[Workload]:
     """A hundred requests with the lengths of two histograms, at 1 % steps of each.
 
@@ -130,19 +112,12 @@ def lengths_from_histograms(prompt, generation) -> list[Workload]:
         if not np.isfinite(bounds[-1]):
             bounds[-1] = 2 * bounds[-2] if len(bounds) > 1 else 1
         lows, counts = np.r_[0, bounds[:-1]], np.diff(held, prepend=0) / held[-1]
-        share = 1.0 if mean is None else float(np.clip(
-            (mean - lows @ counts) / ((bounds - lows) @ counts), 0, 1))
+        if mean is not None and counts[-1] > 0:
+            bounds[-1] += max(0.0, (mean - bounds @ counts) / counts[-1])
+        width = (bounds - lows) @ counts
+        share = 1.0 if mean is None or not width else float(np.clip(
+            (mean - lows @ counts) / width, 0, 1))
         places = np.searchsorted(held / held[-1], (np.arange(100) + 0.5) / 100)
         lengths = np.ceil((lows + share * (bounds - lows))[places] - 1e-6)
         found.append(np.maximum(1, lengths).astype(int))
     return [Workload(int(prompt), int(output)) for prompt, output in zip(*found)]
-
-
-def lengths_of(path) -> list[Workload]:
-    """Requests of a CSV or JSONL file, or of a /metrics scrape. Raises InputError."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            start = file.read(2**24)
-    except (OSError, UnicodeDecodeError):
-        start = ""
-    return lengths_from_metrics(start) if "\nvllm:request_" in start else read_lengths(path)

@@ -2,7 +2,7 @@
 
 import click
 
-from .options import Gib, Gpu, Size, dump, json_option
+from .options import Gib, Gpu, Number, Size, dump, json_option
 
 
 @click.command()
@@ -10,7 +10,7 @@ from .options import Gib, Gpu, Size, dump, json_option
 @click.option("--gpu-memory", type=Gib(), help="Memory of one GPU as vLLM prints it.")
 @click.option("--gpu", type=Gpu("total_memory", "--gpu-memory GIB as vLLM prints it"),
               help="Or its name, such as H100 or A100-40GB.")
-@click.option("--utilization", type=click.FloatRange(0, 1, min_open=True), metavar="U",
+@click.option("--utilization", type=Number(0, 1, min_open=True), metavar="U",
               help="gpu_memory_utilization.")
 @click.option("--max-model-len", type=Size(), metavar="N", help="Default: the model's.")
 @click.option("--max-num-seqs", type=Size(), metavar="N", help="Default: vLLM's on such a GPU.")
@@ -35,13 +35,11 @@ def budget(config, gpu, input_len, output_len, lengths, launches, as_json, **fla
 
     No launch is needed: what is estimated says so, with a 90 % band.
     """
-    from ..budget.admission import lengths_of
     from ..budget.capacity import capacity, launch_to_measure
     from ..budget.text import capacity_text
+    from ..load.window import lengths_of
     from ..workload import Workload
 
-    if flags["utilization"] is not None and not flags["utilization"] > 0:
-        raise click.UsageError("--utilization: expected a number above 0, at most 1")
     if (input_len is None) != (output_len is None) or (input_len and lengths):
         raise click.UsageError("give --input-len and --output-len together, or --lengths")
     requests = ([Workload(input_len, output_len)] if input_len else

@@ -1,12 +1,11 @@
 """A server under load against the rules and the prediction."""
 
 import json
-from pathlib import Path
 
 import click
 
 from ..units import InputError
-from .options import json_option, progress_bar
+from .options import Number, json_option, progress_bar
 
 
 @click.command()
@@ -16,9 +15,9 @@ from .options import json_option, progress_bar
 @click.option("--recommendation", metavar="FILE", help="What recommend --json printed.")
 @click.option("--baseline", metavar="FILE", help="Compare with an earlier --save-baseline.")
 @click.option("--save-baseline", metavar="FILE", help="Write configuration, capacity and load.")
-@click.option("--interval", type=click.FloatRange(0.1, 3600), default=1.0, show_default=True,
+@click.option("--interval", type=Number(0.1, 3600), default=1.0, show_default=True,
               metavar="S", help="Seconds from one sample of a URL to the next.")
-@click.option("--duration", type=click.FloatRange(0, 7 * 86400), default=60.0, show_default=True,
+@click.option("--duration", type=Number(0, 7 * 86400), default=60.0, show_default=True,
               metavar="S", help="How long a URL is sampled; Ctrl-C ends it with what there is.")
 @click.option("--keep", metavar="FILE.prom",
               help="Write the samples of a URL with their times, for report --metrics.")
@@ -43,19 +42,20 @@ def check(ctx, metrics, launches, recommendation, baseline, save_baseline, inter
     _check_files(launches, [save_baseline, keep])
     verdict = judge(_window(metrics, interval, duration, keep), launches, predicted)
     changes = compare(earlier, verdict) if earlier else None
-    if save_baseline:
-        save(save_baseline, verdict)
     if as_json:
         answer = verdict.to_dict()
         if baseline:
-            answer["baseline"] = [vars(change) for change in changes]
+            answer["baseline"] = changes
         click.echo(json.dumps(answer, indent=2, allow_nan=False))
     else:
         click.echo(check_text(verdict, changes, click.style))
+    if save_baseline:
+        save(save_baseline, verdict)
     ctx.exit(3 if verdict.healthy is False else 0)
 
 
 def _check_files(launches, outputs):
+    from ..files import check_writable
     from ..sources import read_source
 
     if "-" in launches:
@@ -63,8 +63,7 @@ def _check_files(launches, outputs):
     for source in launches:
         read_source(source)
     for output in filter(None, outputs):
-        if not Path(output).absolute().parent.is_dir():
-            raise InputError(f"{output}: no such folder to write to")
+        check_writable(output)
 
 
 def _window(metrics, interval, duration, keep):

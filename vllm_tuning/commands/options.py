@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import sys
 
 import click
@@ -52,6 +53,16 @@ class Gib(click.ParamType):
         if not 0 < size < 2**20:
             self.fail(f"{value!r} is not a size in GiB above 0", param, ctx)
         return size * GIB
+
+
+class Number(click.FloatRange):
+    """A range that nan is not in."""
+
+    def convert(self, value, param, ctx):
+        number = super().convert(value, param, ctx)
+        if math.isnan(number):
+            self.fail("nan is not a number", param, ctx)
+        return number
 
 
 launches_argument = click.argument("launches", nargs=-1, required=True)

@@ -42,7 +42,9 @@ def against_preemption(window: Window, server: Server) -> str:
     if fit < 1:
         return (f"not one request of the observed p95 length ({length}) fits the pool of "
                 f"{pool.usable * pool.block_size:,} tokens: give the KV cache more memory")
-    more = _by_the_model(server, request) + _more_pool(pool, seqs, request, server)
+    more = _by_the_model(server, request, seqs)
+    if (missing := seqs * request.blocks(pool.block_size) - pool.usable) > 0:
+        more += f"; or add {_room(missing, pool, server)}"
     if seqs and seqs <= fit:
         fit, what, more = _for_the_longest(window, pool, seqs)
         if fit is None:
@@ -62,15 +64,12 @@ def _for_the_longest(window: Window, pool: ServedPool, seqs: int):
                   "more memory"), ""
 
 
-def _by_the_model(server: Server, request: Workload) -> str:
+def _by_the_model(server: Server, request: Workload, seqs: int) -> str:
+    """The launches' own answer; one that admits more than preempted is of another server."""
     best = server.model and find_optimum(server.model, request).recommended
-    return (f"; by the launches, which know how the pool moves: "
-            f"{serve_flags(best.max_num_seqs, best.max_num_batched_tokens)}") if best else ""
-
-
-def _more_pool(pool: ServedPool, seqs: int, request: Workload, server: Server) -> str:
-    missing = seqs * request.blocks(pool.block_size) - pool.usable
-    return f"; or add {_room(missing, pool, server)}" if missing > 0 else ""
+    return ("; by the launches, which know how the pool moves: "
+            + serve_flags(best.max_num_seqs, best.max_num_batched_tokens)
+            ) if best and best.max_num_seqs < seqs else ""
 
 
 def _room(blocks: int, pool: ServedPool, server: Server) -> str:

@@ -2,26 +2,17 @@
 
 import json
 import os
-from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 
 from .check import Verdict, count
+from .metrics import HISTOGRAMS
 from .server import read_json
 from ..files import write_whole
 from ..units import InputError
 
-_PARTS = ("configuration", "capacity", "load")
+_PARTS = ("versions", "configuration", "capacity", "load")
 _FLAGS = ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "tensor_parallel_size",
           "pipeline_parallel_size")
-
-
-@dataclass(frozen=True)
-class Change:
-    """One figure of an earlier baseline and now; None where it is not known."""
-
-    name: str
-    then: object
-    now: object
 
 
 def baseline(verdict: Verdict) -> dict:
@@ -30,13 +21,11 @@ def baseline(verdict: Verdict) -> dict:
     launch, pool, seconds = server.launch, server.pool(window), window.seconds
     duration = round(float(seconds[-1]), 3) if seconds is not None and len(seconds) > 1 else None
     counts = {name: count(window.increase(name)) for name in ("prompt_tokens", "generation_tokens")}
-    times = {name: window.histogram(name) for name in (
-        "time_to_first_token", "inter_token_latency", "request_latency")}
-    finished, steps = window.histogram("output_length"), window.histogram("steps")
-    lengths = {name: window.histogram(name) for name in ("prompt_length", "output_length")}
+    seen = {name: window.histogram(name) for name in HISTOGRAMS}
+    finished, steps = seen["output_length"], seen.pop("steps")
     return {
         "baseline_of": "vllm-tuning check",
-        "versions": {"vllm_tuning": _own_version(), "vllm": launch and launch.vllm_version},
+        "versions": {"vllm_tuning": version("vllm-tuning"), "vllm": launch and launch.vllm_version},
         "configuration": {
             "model": window.scrapes[0].model or launch and launch.model,
             "engines": len(window.engines),
@@ -55,8 +44,8 @@ def baseline(verdict: Verdict) -> dict:
             if duration and counts["generation_tokens"] else None,
             "requests_finished": finished and count(finished.count),
             "steps": steps and count(steps.count),
-            **{f"mean_{name}": each and each.mean for name, each in lengths.items()},
-            **{f"mean_{name}_seconds": each and each.mean for name, each in times.items()}},
+            **{f"mean_{name}" + "_seconds" * (not name.endswith("length")): each and each.mean
+               for name, each in seen.items()}},
     }
 
 
@@ -69,15 +58,20 @@ def read_baseline(path: str | os.PathLike) -> dict:
     """What ``save_baseline`` wrote. Raises InputError."""
     expected = "a baseline that vllm-tuning check --save-baseline wrote"
     then = read_json(path, expected)
-    if not all(isinstance(then.get(part), dict) for part in (*_PARTS, "versions")):
-        raise InputError(f"{path}: no {', '.join(_PARTS)}; expected {expected}")
+    for part in _PARTS:
+        if not isinstance(then.get(part), dict):
+            raise InputError(f"{path}: no {part}; expected {expected}")
+        for name, value in then[part].items():
+            if not (value is None or isinstance(value, str)
+                    or isinstance(value, (int, float)) and abs(value) < 1e300):
+                raise InputError(f"{path}: {name} is {str(value)[:40]}; expected {expected}")
     return then
 
 
-def compare(then: dict, verdict: Verdict) -> list[Change]:
-    """The figures that differ from an earlier baseline."""
+def compare(then: dict, verdict: Verdict) -> list[dict]:
+    """``name``, ``then`` and ``now`` of each figure that differs; None where it is not known."""
     now = baseline(verdict)
-    return [Change(name, then[part].get(name), value) for part in ("versions", *_PARTS)
+    return [{"name": name, "then": then[part].get(name), "now": value} for part in _PARTS
             for name, value in now[part].items() if then[part].get(name) != value]
 
 
@@ -87,10 +81,3 @@ def _share(text: str | None) -> float | None:
     except ValueError:
         return None
     return value if 0 < value <= 1 else None
-
-
-def _own_version() -> str | None:
-    try:
-        return version("vllm-tuning")
-    except PackageNotFoundError:
-        return None

@@ -1,85 +1,64 @@
 """Results of ``vllm bench serve`` and ``vllm bench sweep serve``: throughput, TTFT, TPOT."""
 
-import json
 import math
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from html import escape
 
+from .server import read_records
+from ..report import table, tag
 from ..units import InputError
 
-_NAMES = {"completed": "completed", "requests_per_second": "request_throughput",
-          "output_tokens_per_second": "output_throughput", "median_ttft_ms": "median_ttft_ms",
-          "p99_ttft_ms": "p99_ttft_ms", "median_tpot_ms": "median_tpot_ms",
-          "p99_tpot_ms": "p99_tpot_ms", "max_num_seqs": "max_num_seqs",
-          "max_num_batched_tokens": "max_num_batched_tokens", "request_rate": "request_rate",
-          "max_concurrency": "max_concurrency"}
+_EXPECTED = "what vllm bench serve --save-result writes"
+_REQUIRED = ("completed", "request_throughput")
+COLUMNS = {"mns": "max_num_seqs", "mnbt": "max_num_batched_tokens",
+           "requests/s sent": "request_rate", "at most at once": "max_concurrency",
+           "completed": "completed", "requests/s": "request_throughput",
+           "output tokens/s": "output_throughput", "TTFT, median (ms)": "median_ttft_ms",
+           "TTFT, p99 (ms)": "p99_ttft_ms", "TPOT, median (ms)": "median_tpot_ms",
+           "TPOT, p99 (ms)": "p99_tpot_ms"}
 
 
-@dataclass(frozen=True)
-class BenchResult:
-    """One benchmark as vLLM measured it; None where the file does not say.
+def read_bench_results(paths: Iterable[str | os.PathLike]) -> list[dict]:
+    """The results in JSON files, under the names of vLLM in ``COLUMNS`` and ``file``.
 
-    The two flags stand in results of a sweep only. request_rate: a second, inf for all at once.
+    None where a file does not say: the two flags stand in results of a sweep only. request_rate: a
+    second, inf for all at once. Raises InputError.
     """
-
-    where: str
-    completed: float
-    requests_per_second: float
-    output_tokens_per_second: float | None = None
-    median_ttft_ms: float | None = None
-    p99_ttft_ms: float | None = None
-    median_tpot_ms: float | None = None
-    p99_tpot_ms: float | None = None
-    max_num_seqs: float | None = None
-    max_num_batched_tokens: float | None = None
-    request_rate: float | None = None
-    max_concurrency: float | None = None
+    return [_result(record, str(path)) for path in paths
+            for record in read_records(path, _EXPECTED)]
 
 
-def read_bench_results(paths: Iterable[str | os.PathLike]) -> list[BenchResult]:
-    """The results in JSON files: one, a list of them, or one a line. Raises InputError."""
-    return [_result(record, str(path)) for path in paths for record in _records(path)]
+def _result(record: dict, where: str) -> dict:
+    result = {name: _number(record.get(name), name, where) for name in COLUMNS.values()}
+    for name in _REQUIRED:
+        if result[name] is None:
+            raise InputError(f"{where}: no {name}; expected {_EXPECTED}")
+    return {"file": where, **result}
 
 
-def _records(path) -> list:
-    expected = "what vllm bench serve --save-result writes"
+def _number(value, name: str, where: str) -> float | None:
+    """A number of 0 or more; vLLM writes an infinite rate as a word, and NaN for what is none."""
     try:
-        with open(path, encoding="utf-8-sig") as file:
-            text = file.read(2**28)
-        try:
-            found = json.loads(text)
-        except ValueError:
-            found = [json.loads(line) for line in text.splitlines() if line.strip()]
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
-    except (ValueError, RecursionError):
-        raise InputError(f"{path}: not JSON; expected {expected}") from None
-    records = found if isinstance(found, list) else [found]
-    if not records or not all(isinstance(record, dict) for record in records):
-        raise InputError(f"{path}: no result; expected {expected}")
-    return records
+        number = math.nan if value is None else float(value)
+    except (ValueError, OverflowError, TypeError):
+        number = -1.0
+    if isinstance(value, bool) or number < 0 or math.isinf(number) and name != "request_rate":
+        raise InputError(f"{where}: {name} is {str(value)[:40]}; expected a number of 0 or more")
+    return None if math.isnan(number) else number
 
 
-def _result(record: dict, where: str) -> BenchResult:
-    values = {name: _number(record.get(key), key, where) for name, key in _NAMES.items()}
-    for field in fields(BenchResult)[1:3]:
-        if values[field.name] is None:
-            raise InputError(f"{where}: no {_NAMES[field.name]}; expected what vllm bench serve "
-                             "--save-result writes")
-    return BenchResult(where, **values)
+def bench_table(results: list[dict]) -> str:
+    """Throughput, TTFT and TPOT as vLLM measured them, in HTML; without the empty columns."""
+    columns = {head: name for head, name in COLUMNS.items()
+               if any(result[name] is not None for result in results)}
+    return table(["result" + tag("measured"), *columns], [
+        (escape(result["file"].rpartition("/")[2]),
+         *(_shown(result[name]) for name in columns.values())) for result in results])
 
 
-def _number(value, key: str, where: str) -> float | None:
-    """A number of 0 or more; vLLM writes an infinite rate as a word."""
-    if isinstance(value, str):
-        try:
-            value = float(value)
-        except ValueError:
-            value = math.nan
-    if value is None or value != value:
-        return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or value < 0 or (
-            math.isinf(value) and key != "request_rate"):
-        raise InputError(f"{where}: {key} is {str(value)[:40]}; expected a number of 0 or more")
-    return value
+def _shown(value: float | None) -> str:
+    if value is None:
+        return ""
+    return "all at once" if math.isinf(value) else (
+        f"{value:,.0f}" if value >= 1000 else f"{value:,.4g}")

@@ -101,24 +101,20 @@ def preemptions(window: Window) -> int | None:
 
 
 def _no_preemption(window: Window, server: Server) -> Rule:
-    lost, traffic = preemptions(window), window.traffic
+    lost, since = preemptions(window), window.peak("preemptions")
     why = ("A preempted request loses its KV cache and is computed again: work done twice, at the "
            "worst moment.")
-    unknown = None
-    if window.peak("preemptions") is None:
-        unknown = "vllm:num_preemptions_total is not among the metrics."
-    elif lost is None:
-        unknown = (f"One scrape tells no interval: {window.peak('preemptions'):,.0f} preemptions "
-                   "since the server started. Give two scrapes.")
-    elif not lost and not traffic:
-        unknown = "No traffic between the scrapes."
-    elif not lost and not window.complete("preemptions"):
-        unknown = "Some scrapes lack vllm:num_preemptions_total."
-    if unknown:
-        return Rule("preemptions", lost, 0, "unknown", f"{unknown} {why}")
-    worst = max(window.per_engine, key=lambda one: preemptions(one) or 0)
-    return Rule("preemptions", lost, 0, "fail" if lost else "pass", why,
-                _at(worst, window) + against_preemption(worst, server) if lost else None)
+    if lost:
+        worst = max(window.per_engine, key=lambda one: preemptions(one) or 0)
+        return Rule("preemptions", lost, 0, "fail", why,
+                    _at(worst, window) + against_preemption(worst, server))
+    unknown = ("vllm:num_preemptions_total is not among the metrics." if since is None else
+               f"One scrape tells no interval: {since:,.0f} preemptions since the server started. "
+               "Give two scrapes." if lost is None else
+               "No traffic between the scrapes." if not window.traffic else
+               "Some scrapes lack vllm:num_preemptions_total."
+               if not window.complete("preemptions") else None)
+    return _pass_or_unknown("preemptions", lost, 0, why, unknown)
 
 
 def _room_to_spare(window: Window, server: Server) -> Rule:
@@ -133,7 +129,11 @@ def _room_to_spare(window: Window, server: Server) -> Rule:
                "No scrape met a running request." if not window.busy.any() else
                "Some scrapes lack vllm:kv_cache_usage_perc."
                if not window.complete(name) else None)
-    return Rule(f"{name}_peak", peak, PEAK_LIMIT, "unknown" if unknown else "pass",
+    return _pass_or_unknown(f"{name}_peak", peak, PEAK_LIMIT, why, unknown)
+
+
+def _pass_or_unknown(name: str, measured, limit, why: str, unknown: str | None) -> Rule:
+    return Rule(name, measured, limit, "unknown" if unknown else "pass",
                 f"{unknown} {why}" if unknown else why)
 
 
@@ -147,10 +147,10 @@ def _flat_queue(window: Window) -> Rule:
     waiting = window.total("waiting")
     known = window.busy & np.isfinite(waiting)
     if known.sum() < BUSY_SCRAPES:
-        reason = ("vllm:num_requests_waiting is not among the metrics."
-                  if window.peak("waiting") is None else
-                  f"{known.sum()} of the scrapes met requests; it takes {BUSY_SCRAPES}.")
-        return Rule("waiting", None, None, "unknown", f"{reason} {why}")
+        return _pass_or_unknown("waiting", None, None, why, (
+            "vllm:num_requests_waiting is not among the metrics."
+            if window.peak("waiting") is None else
+            f"{known.sum()} of the scrapes met requests; it takes {BUSY_SCRAPES}."))
     queue, third = waiting[known], max(1, known.sum() // 3)
     growth = float(queue[-third:].mean() - queue[:third].mean())
     limit = max(1.0, FLAT_QUEUE * (window.peak("running") or 0))

@@ -12,11 +12,11 @@ LINES = [("#0072B2", "-", "o"), ("#D55E00", "--", "s"), ("#009E73", "-.", "^")]
 def kv_cache_usage(verdicts: dict[str, Verdict], ax=None):
     """Use of the pool, %, of each load; thin: what all admitted requests would take when full."""
     ax = axes_of(ax)
-    for (name, verdict), (colour, style, marker) in zip(verdicts.items(), LINES):
-        x, usage = _moments(verdict), 100 * verdict.window.total("kv_cache_usage")
-        ax.plot(x, usage, style, marker=marker, ms=3, color=colour, label=f"{name}, measured")
+    for (name, verdict), look in zip(verdicts.items(), LINES):
+        usage = 100 * verdict.window.total("kv_cache_usage")
+        _line(ax, verdict, usage, look, f"{name}, measured")
         if full := predicted_usage(verdict):
-            ax.axhline(100 * full, color=colour, ls=style, lw=0.8,
+            ax.axhline(100 * full, color=look[0], ls=look[1], lw=0.8,
                        label=f"{name}, all admitted full: {full:.0%}")
     ax.axhline(100 * PEAK_LIMIT, color=INK, ls=":", label=f"limit {PEAK_LIMIT:.0%}")
     ax.set(ylabel="use of the KV cache (%)", ylim=(0, max(105, 1.05 * _top(ax))))
@@ -27,8 +27,7 @@ def requests(verdict: Verdict, ax=None):
     """Requests running and waiting; the lines are what the server admits and what fits full."""
     ax, window, server = axes_of(ax), verdict.window, verdict.server
     for name, look in zip(("running", "waiting"), LINES):
-        ax.plot(_moments(verdict), window.total(name), look[1], marker=look[2], ms=3, color=look[0],
-                label=f"{name}, measured")
+        _line(ax, verdict, window.total(name), look, f"{name}, measured")
     pool, request = server.pool(window), observed_request(window)
     engines = len(window.engines)
     if server.max_num_seqs:
@@ -49,9 +48,8 @@ def requests(verdict: Verdict, ax=None):
 def preemptions(verdicts: dict[str, Verdict], ax=None):
     """Preemptions since the first scrape of each load."""
     ax = axes_of(ax, 2.6)
-    for (name, verdict), (colour, style, marker) in zip(verdicts.items(), LINES):
-        ax.plot(_moments(verdict), verdict.window.counted("preemptions"), style, marker=marker,
-                ms=3, color=colour, label=name)
+    for (name, verdict), look in zip(verdicts.items(), LINES):
+        _line(ax, verdict, verdict.window.counted("preemptions"), look, name)
     ax.set(ylabel="preemptions so far", ylim=(0, max(1, 1.08 * _top(ax))))
     return _over_time(ax, verdicts)
 
@@ -90,10 +88,11 @@ def predicted_usage(verdict: Verdict) -> float | None:
     return server.max_num_seqs * request.blocks(pool.block_size) / pool.usable
 
 
-def _moments(verdict: Verdict) -> np.ndarray:
-    """Seconds since the first scrape, else the scrape's number."""
-    seconds = verdict.window.seconds
-    return np.arange(1, len(verdict.window.scrapes) + 1) if seconds is None else seconds
+def _line(ax, verdict: Verdict, values, look, label: str) -> None:
+    """Over the seconds since the first scrape, else over the scrape's number."""
+    seconds, (colour, style, marker) = verdict.window.seconds, look
+    ax.plot(np.arange(1, len(values) + 1) if seconds is None else seconds, values, style,
+            marker=marker, ms=3, color=colour, label=label)
 
 
 def _top(ax) -> float:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..units import InputError
+from ..units import LARGEST_COUNT, InputError
 
 FIGURES = {
     "kv_cache_usage": ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),  # up to 0.11
@@ -37,20 +37,23 @@ _EXPECTED = "expected what GET /metrics of a vLLM server answers"
 
 @dataclass(frozen=True)
 class Histogram:
-    """Observations at or below each upper end, the sum of all, and their count."""
+    """Observations at or below each upper end, inf the last; their sum, NaN if unknown."""
 
     buckets: dict[float, float]
     total: float
-    count: float
+
+    @property
+    def count(self) -> float:
+        return self.buckets[math.inf]
 
     @property
     def mean(self) -> float | None:
-        return self.total / self.count if self.count else None
+        return None if math.isnan(self.total) or not self.count else self.total / self.count
 
     def quantile(self, share: float) -> float | None:
         """The upper end of the bucket that holds it; inf above the last, None if empty."""
-        return next((bound for bound, count in sorted(self.buckets.items())
-                     if self.count and count >= share * self.count), None)
+        return min((bound for bound, count in self.buckets.items()
+                    if self.count and count >= share * self.count), default=None)
 
 
 @dataclass
@@ -82,6 +85,8 @@ def read_scrapes(paths: Iterable[str | os.PathLike]) -> list[Scrape]:
     """
     scrapes = []
     for path in map(Path, paths):
+        if path.parts[:1] in (("http:",), ("https:",)):
+            raise InputError("scrapes are files here; vllm-tuning check URL --keep FILE samples a URL")
         files = sorted(path.glob("*.prom")) if path.is_dir() else [path]
         if not files:
             raise InputError(f"{path}: no *.prom in this folder; {_EXPECTED}, saved")
@@ -115,27 +120,24 @@ def parse_scrapes(content: bytes, where: str, seconds: float | None = None) -> l
 
 def stamped(content: bytes, seconds: float) -> str:
     """The lines of one scrape that are read, each with the time as ``parse_scrapes`` reads it."""
-    names = (_CACHE, _PROCESS_START, *(name for group in (FIGURES, HISTOGRAMS)
-                                       for each in group.values() for name in each))
-    return "".join(f"{line} {round(1000 * seconds)}\n" for line in content.decode().splitlines()
-                   if line.startswith(names))
+    names = (_CACHE, _PROCESS_START, *(name for group in (*FIGURES.values(), *HISTOGRAMS.values())
+                                       for name in group))
+    return "".join(f"{line} {round(1000 * seconds)}\n"
+                   for line in content.decode("utf-8-sig").splitlines() if line.startswith(names))
 
 
 def _text(content: bytes, where: str) -> str:
+    if len(content) >= _LARGEST_FILE:
+        raise InputError(f"{where}: larger than 64 MiB; fewer scrapes, or a part of them, do")
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError:
         text = "\0"
     if "\0" in text:
         raise InputError(f"{where}: not a text; {_EXPECTED}")
-    if len(content) >= _LARGEST_FILE:
-        raise InputError(f"{where}: larger than 64 MiB; {_EXPECTED}")
-    start = text.lstrip()[:1]
-    if start in ("<", "{", "["):
-        kind = "an HTML page" if start == "<" else "JSON"
+    kind = {"": "empty", "<": "an HTML page", "{": "JSON", "[": "JSON"}.get(text.lstrip()[:1])
+    if kind:
         raise InputError(f"{where}: {kind}, not metrics; {_EXPECTED}")
-    if not start:
-        raise InputError(f"{where}: empty; {_EXPECTED}")
     if not text.endswith("\n"):
         raise InputError(f"{where}: ends in the middle of a line: cut off while it was saved? "
                          "Scrape again")
@@ -143,84 +145,81 @@ def _text(content: bytes, where: str) -> str:
 
 
 def _samples(text: str, where: str):
+    """Name, labels, value, time of all metrics of vLLM, and of the start of its process."""
     from prometheus_client.parser import text_string_to_metric_families
 
     try:
         for family in text_string_to_metric_families(text):
-            for sample in family.samples:
-                if sample.name.startswith("vllm:") or sample.name == _PROCESS_START:
-                    yield (sample.name, sample.labels, float(sample.value),
-                           None if sample.timestamp is None else float(sample.timestamp))
+            for name, labels, value, time, *_ in family.samples:
+                if name.startswith("vllm:") or name == _PROCESS_START:
+                    yield name, labels, float(value), None if time is None else float(time)
     except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
         reason = " ".join(str(error).split())[:80] or type(error).__name__
         raise InputError(f"{where}: not Prometheus text ({reason}); {_EXPECTED}") from None
 
 
 def _scrape(samples: dict, where: str, seconds: float | None) -> Scrape:
-    engines: dict[str, EngineScrape] = {}
     found: dict[str, dict[str, list]] = {}
-    model = start = None
+    start = samples.pop((_PROCESS_START, ()), None)
     for (name, items), value in samples.items():
         labels = dict(items)
-        if name == _PROCESS_START:
-            start = value
-            continue
-        engine = labels.get("engine") or "0"
-        model = model or labels.get("model_name")
-        if name == _CACHE:
-            engines.setdefault(engine, EngineScrape()).cache.update(labels)
-        else:
-            found.setdefault(engine, {}).setdefault(name, []).append((labels, value))
-    if not found and not engines:
+        found.setdefault(labels.get("engine", ""), {}).setdefault(name, []).append((labels, value))
+    if not found:
         raise InputError(f"{where}: no metric of vLLM (vllm:...); {_EXPECTED}")
-    for engine, series in found.items():
-        one = engines.setdefault(engine, EngineScrape())
-        for figure, names in FIGURES.items():
-            values = [value for _, value in next((series[n] for n in names if n in series), [])]
-            if values and (value := _checked(figure, values, where)) is not None:
-                one.figures[figure] = value
-        if start is not None:
-            one.figures.setdefault("started", start)
-        for histogram, names in HISTOGRAMS.items():
-            for name in names:
-                if read := _histogram(name, series, where):
-                    one.histograms[histogram] = read
-                    break
-    return Scrape(where, seconds, engines, model)
+    # Without a label: the only engine, and in some releases the cache of them all.
+    unlabelled = found.pop("", {})
+    found = found or {"0": unlabelled}
+    engines = {engine: _engine(series, unlabelled.get(_CACHE, []), start, where)
+               for engine, series in found.items()}
+    models = (dict(items).get("model_name") for _, items in samples)
+    return Scrape(where, seconds, engines, next(filter(None, models), None))
+
+
+def _engine(series: dict, cache: list, start: float | None, where: str) -> EngineScrape:
+    one = EngineScrape()
+    for labels, _ in series.get(_CACHE, cache):
+        one.cache.update(labels)
+    for figure, names in FIGURES.items():
+        values = [value for _, value in next((series[n] for n in names if n in series), [])]
+        if values and (value := _checked(figure, values, where)) is not None:
+            one.figures[figure] = value
+    if start is not None:
+        one.figures.setdefault("started", start)
+    for histogram, names in HISTOGRAMS.items():
+        if read := next(filter(None, (_histogram(name, series, where) for name in names)), None):
+            one.histograms[histogram] = read
+    return one
 
 
 def _checked(figure: str, values: list[float], where: str) -> float | None:
-    value = max(values) if figure in ("kv_cache_usage", "started") else sum(values)
+    share = figure == "kv_cache_usage"
+    value = max(values) if share or figure == "started" else sum(values)
     if math.isnan(value):
         return None
-    if not 0 <= value < math.inf or figure == "kv_cache_usage" and value > 1 + 1e-9:
+    if not 0 <= value < math.inf or share and value > 1 + 1e-9:
         raise InputError(f"{where}: {FIGURES[figure][0]} is {value:g}; expected "
-                         + ("a share from 0 to 1" if figure == "kv_cache_usage"
-                            else "a number of 0 or more"))
+                         + ("a share from 0 to 1" if share else "a number of 0 or more"))
     return value
 
 
-def _bound(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan
-
-
 def _histogram(name: str, series: dict, where: str) -> Histogram | None:
-    """None where it is not whole: buckets up to +Inf, and their sum."""
+    """None where it is not whole: buckets up to +Inf."""
     buckets: dict[float, float] = {}
     for labels, value in series.get(f"{name}_bucket", ()):
-        bound = _bound(labels.get("le", ""))
-        if math.isnan(bound):
-            raise InputError(f"{where}: {name} has a bucket without a number for le")
+        le = labels.get("le", "")
+        try:
+            bound = float(le)
+        except ValueError:
+            bound = math.nan
+        if not (0 <= bound <= LARGEST_COUNT or bound == math.inf):
+            raise InputError(f"{where}: {name}_bucket ends at {le[:20]!r}; expected a number")
         buckets[bound] = buckets.get(bound, 0.0) + value
-    sums = [value for _, value in series.get(f"{name}_sum", ())]
-    if math.inf not in buckets or not sums:
+    if math.inf not in buckets:
         return None
-    counts = [buckets[bound] for bound in sorted(buckets)]
-    if not all(low <= high for low, high in zip([0.0, *counts], counts)) or not (
-            0 <= sum(sums) < math.inf and counts[-1] < math.inf):
-        raise InputError(f"{where}: {name} counts fewer requests in a wider bucket, or its sum is "
-                         f"{sum(sums):g}; {_EXPECTED}")
-    return Histogram(buckets, sum(sums), buckets[math.inf])
+    counts = [0.0, *(buckets[bound] for bound in sorted(buckets))]
+    sums = [value for _, value in series.get(f"{name}_sum", ())]
+    if not (all(low <= high for low, high in zip(counts, counts[1:]))
+            and counts[-1] <= LARGEST_COUNT and 0 <= sum(sums) < math.inf):
+        raise InputError(f"{where}: {name}_bucket counts fewer requests in a wider bucket, or its "
+                         f"sum is {sum(sums):g}; {_EXPECTED}")
+    return Histogram(buckets, sum(sums) if sums else math.nan)

@@ -1,6 +1,7 @@
 """The carried load runs of a real server, for the lesson."""
 
 import csv
+import math
 from pathlib import Path
 
 import numpy as np
@@ -44,16 +45,14 @@ def lengths_table(verdict: Verdict) -> Markdown:
     window, request = verdict.window, observed_request(verdict.window)
     if request is None:
         return Markdown("The scrapes hold no finished request, so its length is not known.")
-    prompt, output = map(window.histogram, ("prompt_length", "output_length"))
-    pool = verdict.server.pool(window)
-
-    def row(name, length, how):
-        fit = f"{pool.requests(int(length)):,}" if pool and length < float("inf") else "?"
-        return f"| {name} | {length:,.0f} | {fit} | {how} |"
-
-    return Markdown("\n".join((
+    means = [window.histogram(name).mean for name in ("prompt_length", "output_length")]
+    rows = [("mean", math.inf if None in means else sum(means), "measured: sum / count"),
+            ("95th percentile", request.length, "estimated: buckets and mean"),
+            ("none is longer than", longest_length(window), "measured: upper ends of the buckets")]
+    pool, lines = verdict.server.pool(window), [
         "| length of a finished request | tokens | fit in the pool | |",
-        "| --- | ---: | ---: | --- |",
-        row("mean", prompt.mean + output.mean, "measured: sum / count"),
-        row("95th percentile", request.length, "estimated: buckets and mean"),
-        row("none is longer than", longest_length(window), "measured: upper ends of the buckets"))))
+        "| --- | ---: | ---: | --- |"]
+    for name, length, how in rows:
+        fit = f"{pool.requests(int(length)):,}" if pool and math.isfinite(length) else "?"
+        lines.append(f"| {name} | {length:,.0f} | {fit} | {how} |".replace("| inf |", "| ? |"))
+    return Markdown("\n".join(lines))

@@ -2,6 +2,7 @@
 
 import http.client
 import os
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -24,7 +25,8 @@ def samples(interval: float, duration: float) -> int:
 
 
 def is_url(text: str) -> bool:
-    return "://" in text
+    """Also what is meant as one, HOST:8000/metrics, and no file."""
+    return "://" in text or ":" in text and not os.path.exists(text)
 
 
 def sample(url: str, interval: float, duration: float,
@@ -32,9 +34,9 @@ def sample(url: str, interval: float, duration: float,
            kept: list[str] | None = None) -> Window:
     """Scrapes of ``url`` every ``interval`` seconds for ``duration`` seconds.
 
-    An answer that takes longer than the interval leaves samples out. progress: called with the
-    number of samples that are over. kept: takes the text of each, with its time. Ctrl-C ends it with what there is, and so does a server that is
-    gone. Raises InputError where the first sample fails.
+    An answer that takes longer than the interval leaves samples out. Ctrl-C ends it with what there
+    is, and so does a server that is gone. progress: called with the number of samples that are
+    over. kept: takes the text of each, with its time. Raises InputError where the first one fails.
     """
     request = _request(url)
     where = _shown(url)
@@ -67,17 +69,17 @@ def sample(url: str, interval: float, duration: float,
 
 
 def _request(url: str) -> urllib.request.Request:
+    if "@" in url:
+        raise InputError("a name or a password in a URL ends up in logs; give a token in the "
+                         f"environment variable {TOKEN}")
     try:
         parts = urlsplit(url)
         parts.port
     except ValueError:
         raise InputError("the URL has no such form; expected http://HOST:8000/metrics") from None
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise InputError(f"{_shown(url)}: only http:// and https:// with a host are fetched, such "
-                         "as http://HOST:8000/metrics")
-    if parts.username is not None or parts.password is not None:
-        raise InputError(f"{_shown(url)}: a name or a password in a URL ends up in logs; give a "
-                         f"token in the environment variable {TOKEN}")
+        raise InputError(f"{url.split('?')[0]}: no file, and only http:// and https:// with a host "
+                         "are fetched, such as http://HOST:8000/metrics")
     if not url.isascii() or any(character <= " " for character in url):
         raise InputError("the URL holds a space or a character outside ASCII")
     headers = {"Accept": "text/plain", "User-Agent": "vllm-tuning"}
@@ -90,8 +92,8 @@ def _request(url: str) -> urllib.request.Request:
 
 def _shown(url: str) -> str:
     """The URL without what may be secret: user, password, query."""
-    scheme, _, rest = url.partition("://")
-    return f"{scheme[:8]}://{rest.split('?')[0].split('#')[0].rpartition('@')[2]}"
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
 class _SameHost(urllib.request.HTTPRedirectHandler):
@@ -106,20 +108,33 @@ class _SameHost(urllib.request.HTTPRedirectHandler):
 
 
 def _fetch(request: urllib.request.Request) -> bytes:
-    """The body, read to its end within the time-out."""
-    end = time.monotonic() + TIMEOUT
+    """The body, within the time-out however slowly a name, a header or a byte comes."""
+    found = []
+
+    def fetch():
+        try:
+            found.append(_body(request))
+        except Exception as error:
+            found.append(error)
+
+    thread = threading.Thread(target=fetch, daemon=True)
+    thread.start()
+    thread.join(TIMEOUT)
+    if not found:
+        raise TimeoutError
+    if isinstance(found[0], Exception):
+        raise found[0]
+    return found[0]
+
+
+def _body(request: urllib.request.Request) -> bytes:
     with urllib.request.build_opener(_SameHost).open(request, timeout=TIMEOUT) as response:
-        parts, size = [], 0
-        while part := response.read1(2**16):
-            parts.append(part)
-            size += len(part)
-            if time.monotonic() > end:
-                raise TimeoutError
-            if size > _LARGEST:
-                raise InputError(f"{_shown(request.full_url)}: answers more than 64 MiB")
+        body = response.read(_LARGEST)
+        if len(body) == _LARGEST:
+            raise InputError(f"{_shown(request.full_url)}: answers more than 64 MiB")
         if response.length:
             raise http.client.IncompleteRead(b"")
-    return b"".join(parts)
+    return body
 
 
 def _reason(error: Exception) -> str:
@@ -133,5 +148,7 @@ def _reason(error: Exception) -> str:
         return f"does not answer within {TIMEOUT:g} s"
     if isinstance(cause, http.client.IncompleteRead):
         return "the answer was cut off"
+    if isinstance(cause, UnicodeError):
+        return "no such form of a host name"
     text = getattr(cause, "strerror", None) or type(cause).__name__
     return f"cannot be reached: {text}"

@@ -6,21 +6,21 @@ from IPython.display import HTML
 
 from . import figures
 from .advice import observed_request
-from .bench_results import BenchResult, read_bench_results
+from .bench_results import bench_table, read_bench_results
 from .check import Verdict, check
 from .metrics import read_scrapes
 from .server import Recommendation
-from .text import NAMES, shown
+from .text import NAMES, WORDS, shown
 from .window import Window
 from ..optimum import Optimum
 from ..report import figure, table, tag
 
-UNKNOWN = "?"
-
 
 def verdict_of(optimum: Optimum, sources, metrics) -> Verdict:
     """The verdict on saved scrapes, against the answer and its launches. Raises InputError."""
-    return check(Window(tuple(read_scrapes(metrics))), sources, Recommendation.of(optimum))
+    best = optimum.recommended
+    return check(Window(tuple(read_scrapes(metrics))), sources, best and Recommendation(
+        best.max_num_seqs, best.max_num_batched_tokens, best.kv_cache_tokens, optimum.workload))
 
 
 def load_section(optimum: Optimum, sources, metrics=(), bench=()) -> HTML | None:
@@ -42,14 +42,13 @@ def load_section(optimum: Optimum, sources, metrics=(), bench=()) -> HTML | None
 
 
 def _verdict(verdict: Verdict) -> str:
-    words = {True: "Healthy.", False: "Not healthy.", None: "Not known whether healthy."}
     rows = [(NAMES[rule.name], shown(rule, rule.measured), shown(rule, rule.limit), rule.verdict,
              escape(f"{rule.change}." if rule.change else "" if rule.verdict == "pass"
                     else rule.why)) for rule in verdict.rules]
     notes = "".join(f"<li>{escape(notice.text)}</li>" for notice in verdict.notices)
-    return (f"<p><strong>{words[verdict.healthy]}</strong> The server is healthy where nothing was "
-            "preempted and the KV cache stayed below 90 %; the other rules say more.</p>"
-            + table(("rule", "measured" + tag("measured"), "limit", "verdict", "what to change"),
+    return (f"<p><strong>{WORDS[verdict.healthy]}.</strong> The server is healthy where nothing "
+            "was preempted and the KV cache stayed below 90 %; the other rules say more.</p>"
+            + table(("rule", "measured", "limit", "verdict", "what to change"),
                     rows) + f'<div class="warnings"><ul>{notes}</ul></div>' * bool(notes))
 
 
@@ -63,7 +62,8 @@ def three_way(optimum: Optimum, verdict: Verdict) -> str:
              pool and pool.tokens),
             ("requests at once", best and best.max_num_seqs, launch and launch.max_num_seqs,
              running),
-            ("request (tokens, p95)" + tag("estimated"), optimum.workload.length, None, request and request.length),
+            ("request (tokens, p95)" + tag("estimated"), optimum.workload.length, None,
+             request and request.length),
             ("use of the KV cache, peak", None, full, peak),
             ("preemptions", best and 0, None, lost)]
     cells = [(name, *(_cell(value, name) for value in values)) for name, *values in rows]
@@ -75,30 +75,5 @@ def three_way(optimum: Optimum, verdict: Verdict) -> str:
 
 def _cell(value, name: str) -> str:
     if value is None:
-        return UNKNOWN
+        return "?"
     return f"{value:.1%}" if name.startswith("use") else f"{value:,.0f}"
-
-
-_COLUMNS = {"mns": "max_num_seqs", "mnbt": "max_num_batched_tokens",
-            "requests/s sent": "request_rate", "at most at once": "max_concurrency",
-            "completed": "completed", "requests/s": "requests_per_second",
-            "output tokens/s": "output_tokens_per_second", "TTFT, median (ms)": "median_ttft_ms",
-            "TTFT, p99 (ms)": "p99_ttft_ms", "TPOT, median (ms)": "median_tpot_ms",
-            "TPOT, p99 (ms)": "p99_tpot_ms"}
-
-
-def bench_table(results: list[BenchResult]) -> str:
-    """Throughput, TTFT and TPOT as vllm bench serve measured them; a column that is empty is left
-    out."""
-    columns = {head: name for head, name in _COLUMNS.items()
-               if any(getattr(result, name) is not None for result in results)}
-    return table(["result" + tag("measured"), *columns], [
-        (escape(result.where.rpartition("/")[2]),
-         *(_number(getattr(result, name)) for name in columns.values())) for result in results])
-
-
-def _number(value: float | None) -> str:
-    if value is None:
-        return ""
-    return "all at once" if value == float("inf") else (
-        f"{value:,.0f}" if value >= 1000 else f"{value:,.4g}")

@@ -9,9 +9,8 @@ from ..budget.admission import seqs_by_length
 from ..kv_cache import CacheLayout, Group
 from ..launches import Launch, Notice
 from ..memory_model import MemoryModel, model_of
-from ..optimum import Optimum
 from ..sources import read_source
-from ..units import InputError
+from ..units import LARGEST_COUNT, InputError
 from ..workload import Workload
 
 
@@ -48,13 +47,6 @@ class Recommendation:
     kv_cache_tokens: int | None
     workload: Workload | None
 
-    @classmethod
-    def of(cls, optimum: Optimum) -> "Recommendation | None":
-        """That of an answer at hand."""
-        best = optimum.recommended
-        return best and cls(best.max_num_seqs, best.max_num_batched_tokens, best.kv_cache_tokens,
-                            optimum.workload)
-
 
 @dataclass(frozen=True)
 class Server:
@@ -70,7 +62,7 @@ class Server:
         return self.launch and self.launch.max_num_seqs
 
     def pool(self, window: Window) -> ServedPool | None:
-        """As the scrapes tell it, else the log; None where neither does, or a token has no price."""
+        """As the scrapes tell it, else the log; None if neither does, or a token has no price."""
         launch = self.launch or Launch()
         blocks = window.cache("num_gpu_blocks") or launch.num_gpu_blocks
         size = window.cache("block_size") or launch.block_size
@@ -126,30 +118,42 @@ def read_recommendation(path: str | os.PathLike) -> Recommendation:
         reason = str(answer.get("recommended_reason") or "no figure under recommended")
         raise InputError(f"{path}: no recommendation: {reason[:200]}")
 
-    def number(record, name, required=False):
+    def whole(record, name):
         value = record.get(name)
-        if value is None and not required:
-            return None
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1e15:
-            raise InputError(f"{path}: {name} is {str(value)[:40]}; expected a number above 0")
-        return int(value)
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= LARGEST_COUNT:
+            raise InputError(f"{path}: {name} is {str(value)[:40]}; expected a whole number of 1 "
+                             "or more")
+        return value
 
-    flags = [number(best, name, required=True) for name in ("max_num_seqs",
-                                                            "max_num_batched_tokens")]
-    lengths = [number(work, name, required=True) for name in ("input_len", "output_len")
-               ] if isinstance(work, dict) else None
-    return Recommendation(*flags, number(best, "kv_cache_tokens"), lengths and Workload(*lengths))
+    tokens = best.get("kv_cache_tokens") is not None and whole(best, "kv_cache_tokens")
+    return Recommendation(
+        whole(best, "max_num_seqs"), whole(best, "max_num_batched_tokens"), tokens or None,
+        Workload(whole(work, "input_len"), whole(work, "output_len"))
+        if isinstance(work, dict) else None)
 
 
-def read_json(path: str | os.PathLike, expected: str):
-    """A JSON object of a file. Raises InputError."""
+def read_json(path: str | os.PathLike, expected: str) -> dict:
+    """The one JSON object of a file. Raises InputError."""
+    records = read_records(path, expected)
+    if len(records) > 1:
+        raise InputError(f"{path}: several JSON objects; expected {expected}")
+    return records[0]
+
+
+def read_records(path: str | os.PathLike, expected: str) -> list[dict]:
+    """The JSON objects of a file: one, a list of them, or one a line. Raises InputError."""
     try:
         with open(path, encoding="utf-8-sig") as file:
-            found = json.loads(file.read(2**26))
+            text = file.read(2**28)
+        try:
+            found = json.loads(text)
+        except ValueError:
+            found = [json.loads(line) for line in text.splitlines() if line.strip()]
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
     except (ValueError, RecursionError):
         raise InputError(f"{path}: not JSON; expected {expected}") from None
-    if not isinstance(found, dict):
+    records = found if isinstance(found, list) else [found]
+    if not records or not all(isinstance(record, dict) for record in records):
         raise InputError(f"{path}: no JSON object; expected {expected}")
-    return found
+    return records

@@ -7,7 +7,6 @@ lists and tries all pairs, so these are cut to pairs at which requests fit.
 import json
 import os
 import shlex
-from dataclasses import dataclass
 from pathlib import Path
 
 from ..files import write_whole
@@ -17,17 +16,8 @@ from ..units import InputError
 from ..workload import Workload
 
 
-@dataclass(frozen=True)
-class Point:
-    """A launch to benchmark."""
-
-    name: str
-    max_num_seqs: int
-    max_num_batched_tokens: int
-
-
-def sweep_points(optimum: Optimum) -> list[Point]:
-    """The recommendation and what may beat it, each pair of flags once.
+def sweep_points(optimum: Optimum) -> dict[str, tuple[int, int]]:
+    """(mns, mnbt) of the recommendation and of what may beat it, by name, each pair once.
 
     Fewer requests: each is served faster. More, up to pool / (input + output / 2): they are rarely
     all full at once. A budget twice as large: prompts are read in fewer steps.
@@ -37,14 +27,13 @@ def sweep_points(optimum: Optimum) -> list[Point]:
     seqs, budget = best.max_num_seqs, best.max_num_batched_tokens
     most = max(seqs, half_way.most_requests(half_way.free_budget))
     between = (seqs + most + 1) // 2
-    points = [Point("recommended", seqs, budget),
-              Point("fewer-requests", max(1, seqs * 3 // 4), budget),
-              Point("between", between, max(budget, pool.free_budget(between))),
-              Point("half-full-on-average", most, max(budget, pool.free_budget(most)))]
+    points = {"recommended": (seqs, budget), "fewer-requests": (max(1, seqs * 3 // 4), budget),
+              "between": (between, max(budget, pool.free_budget(between))),
+              "half-full-on-average": (most, max(budget, pool.free_budget(most)))}
     if fit := pool.most_requests(lambda _: 2 * budget):
-        points.append(Point("larger-steps", min(fit, 2 * budget), 2 * budget))
-    once = {(point.max_num_seqs, point.max_num_batched_tokens): point for point in reversed(points)}
-    return [point for point in points if point in once.values()]
+        points["larger-steps"] = min(fit, 2 * budget), 2 * budget
+    once = {point: name for name, point in reversed(points.items())}
+    return {name: point for name, point in points.items() if once[point] == name}
 
 
 def tuner_lists(optimum: Optimum) -> tuple[list[int], list[int]]:
@@ -63,9 +52,8 @@ def tuner_lists(optimum: Optimum) -> tuple[list[int], list[int]]:
 def write_sweep(path: str | os.PathLike, optimum: Optimum) -> Path:
     """Write the parameter file, and beside it NAME.env for auto_tune.sh, whose path it gives."""
     path = Path(path)
-    points = {point.name: {"max_num_seqs": point.max_num_seqs,
-                           "max_num_batched_tokens": point.max_num_batched_tokens}
-              for point in sweep_points(optimum)}
+    points = {name: {"max_num_seqs": seqs, "max_num_batched_tokens": budget}
+              for name, (seqs, budget) in sweep_points(optimum).items()}
     environment = path.with_suffix(".env")
     if environment == path:
         raise InputError(f"{path}: is the name of the other file; name the sweep *.json")

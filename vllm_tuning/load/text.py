@@ -2,13 +2,12 @@
 
 import textwrap
 
-from .baseline import Change
 from .check import Rule, Verdict
 
 WIDTH = 80
-_WORDS = {True: ("Healthy", "green"), False: ("Not healthy", "red"),
-          None: ("Not known whether healthy", "yellow")}
-_COLOUR = {"pass": "green", "fail": "red", "unknown": "yellow"}
+WORDS = {True: "Healthy", False: "Not healthy", None: "Not known whether healthy"}
+_COLOUR = {True: "green", False: "red", None: "yellow",
+           "pass": "green", "fail": "red", "unknown": "yellow"}
 NAMES = {"preemptions": "preemptions", "kv_cache_usage_peak": "KV cache usage, peak",
           "waiting": "waiting requests, growth", "max_num_seqs": "max_num_seqs, fits",
           "request_length": "p95 length, as assumed", "kv_cache_tokens": "pool, as predicted"}
@@ -18,11 +17,11 @@ def plain(text: str, **_style) -> str:
     return text
 
 
-def check_text(verdict: Verdict, changes: list[Change] | None = None, paint=plain) -> str:
+def check_text(verdict: Verdict, changes: list[dict] | None = None, paint=plain) -> str:
     """The verdict, the rules as a table, and for each that does not pass why and what to change."""
     window = verdict.window
-    word, colour = _WORDS[verdict.healthy]
-    lines = [paint(word, bold=True, fg=colour) + f": {_seen(window)}", "",
+    lines = [paint(WORDS[verdict.healthy], bold=True, fg=_COLOUR[verdict.healthy])
+             + f": {_seen(window)}", "",
              f"  {'':<26}{'measured':>14}{'limit':>14}"]
     for rule in verdict.rules:
         lines.append(f"  {NAMES[rule.name]:<26}{shown(rule, rule.measured):>14}"
@@ -45,8 +44,8 @@ def check_text(verdict: Verdict, changes: list[Change] | None = None, paint=plai
     if changes is not None:
         lines += ["", paint("What differs from the baseline", bold=True),
                   f"  {'':<36}{'then':>18}{'now':>18}",
-                  *(f"  {change.name:<36}{_short(change.then):>18}{_short(change.now):>18}"
-                    for change in changes)]
+                  *("  {name:<36}".format_map(change) + f"{_short(change['then']):>18}"
+                    f"{_short(change['now']):>18}" for change in changes)]
     return "\n".join(lines)
 
 
@@ -72,7 +71,7 @@ def _short(value) -> str:
     if value is None:
         return "?"
     if isinstance(value, (bool, str)):
-        return str(value).lower()[:17]
+        return " ".join(str(value).lower().split())[:17]
     return f"{value:,.4g}" if isinstance(value, float) else f"{value:,}"
 
 

@@ -1,14 +1,14 @@
 """What scrapes tell over time: peaks of gauges, increases of counters over restarts, lengths."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
-from .metrics import Histogram, Scrape
+from .metrics import Histogram, Scrape, read_scrapes
 from ..budget.admission import lengths_from_histograms
 from ..units import InputError
-from ..workload import Workload
+from ..workload import Workload, read_lengths
 
 
 @dataclass(frozen=True)
@@ -31,12 +31,9 @@ class Window:
         names = {name for scrape in self.scrapes for name in scrape.engines}
         return tuple(sorted(names, key=lambda name: (len(name), name)))
 
-    def of(self, engine: str) -> "Window":
-        return Window(self.scrapes, engine, self.missed, self.gone)
-
     @property
     def per_engine(self) -> tuple["Window", ...]:
-        return tuple(map(self.of, self.engines))
+        return tuple(replace(self, engine=engine) for engine in self.engines)
 
     def series(self, name: str, engine: str) -> np.ndarray:
         """A figure of one engine at each scrape, NaN where it is absent."""
@@ -69,56 +66,51 @@ class Window:
 
         NaN before an engine has it in two scrapes.
         """
-        every = [self._counted(engine, self.series(name, engine)) for engine in self.engines]
+        every = np.full((len(self.engines), len(self.scrapes)), np.nan)
+        for counted, engine in zip(every, self.engines):
+            values = self.series(name, engine)
+            held = np.flatnonzero(np.isfinite(values))
+            if len(held) > 1:
+                steps = np.diff(values[held])
+                anew = (steps < 0) | self._started_anew(engine, held)
+                counted[held[0]:] = 0
+                counted[held[1:]] = np.where(anew, values[held[1:]], steps)
+                counted[held[0]:] = np.cumsum(counted[held[0]:])
         return np.where(np.isfinite(every).any(axis=0), np.nansum(every, axis=0), np.nan)
-
-    def _counted(self, engine: str, values: np.ndarray) -> np.ndarray:
-        held = np.flatnonzero(np.isfinite(values))
-        counted = np.full(len(values), np.nan)
-        if len(held) > 1:
-            steps = [values[now] - (0 if values[now] < values[before]
-                                    or self._restarted(engine, before, now) else values[before])
-                     for before, now in zip(held, held[1:])]
-            counted[held[0]:] = 0
-            counted[held[1:]] = steps
-            counted[held[0]:] = np.cumsum(counted[held[0]:])
-        return counted
 
     def increase(self, name: str) -> float | None:
         """Last minus first of a counter; None where no engine has it in two scrapes."""
         last = self.counted(name)[-1]
         return float(last) if np.isfinite(last) else None
 
-    def _restarted(self, engine: str, before: int, now: int) -> bool:
-        started = self.series("started", engine)[[before, now]]
-        return bool(np.isfinite(started).all() and started[0] != started[1])
+    def _started_anew(self, engine: str, held=slice(None)) -> np.ndarray:
+        """Whether the engine's start moved from each of the scrapes held to the next."""
+        return np.nan_to_num(np.diff(self.series("started", engine)[held])) != 0
 
     @cached_property
     def restarts(self) -> int:
         """How often an engine's counters began anew."""
-        count = 0
-        for engine in self.engines:
-            counters = [self.series(name, engine) for name in
-                        ("preemptions", "prompt_tokens", "generation_tokens")]
-            count += sum(self._restarted(engine, now - 1, now)
-                         or any(values[now] < values[now - 1] for values in counters)
-                         for now in range(1, len(self.scrapes)))
-        return count
+        return sum(int(np.any([self._started_anew(engine), *(
+            np.diff(self.series(name, engine)) < 0
+            for name in ("preemptions", "prompt_tokens", "generation_tokens"))], axis=0).sum())
+            for engine in self.engines)
 
     def refuse_disorder(self) -> None:
-        """Counters of one start of the server never fall. Raises InputError where they do."""
+        """A start never moves back, a counter of one start never falls. Raises InputError."""
         for engine in self.engines:
-            made, started = (self.series(name, engine) for name in ("generation_tokens", "started"))
-            for now in np.flatnonzero((np.diff(made) < 0) & (np.diff(started) == 0)) + 1:
-                raise InputError(f"{self.scrapes[now].where}: counts fewer tokens than "
-                                 f"{self.scrapes[now - 1].where}, and the server was not "
-                                 "restarted: give the scrapes in time order")
+            made, started = (np.diff(self.series(name, engine))
+                             for name in ("generation_tokens", "started"))
+            for now in np.flatnonzero((started < 0) | (made < 0) & (started == 0)):
+                raise InputError(
+                    f"{self.scrapes[now + 1].where}: older than {self.scrapes[now].where} before "
+                    "it, or of another server (behind one address?); give the scrapes of one "
+                    "server, in time order")
 
     @property
     def seconds(self) -> np.ndarray | None:
-        """Times of the scrapes since the first, None where one has none."""
+        """Times of the scrapes since the first; None where one has none, or they do not rise."""
         times = [scrape.seconds for scrape in self.scrapes]
-        return None if None in times else np.array(times) - times[0]
+        return None if None in times or (np.diff(times) <= 0).any() else np.array(times) - times[0]
 
     @cached_property
     def busy(self) -> np.ndarray:
@@ -142,35 +134,29 @@ class Window:
         parts = [part for engine in self.engines for part in self._parts(engine, name)]
         if not parts:
             return None
-        bounds = set().union(*(part.buckets for _, part in parts))
-        buckets = {bound: sum(sign * part.buckets.get(bound, 0.0) for sign, part in parts)
-                   for bound in bounds}
-        return Histogram(buckets, sum(sign * part.total for sign, part in parts),
-                         sum(sign * part.count for sign, part in parts))
+        shared = set.intersection(*(set(part.buckets) for _, part in parts))
+        return Histogram({bound: sum(sign * part.buckets[bound] for sign, part in parts)
+                          for bound in shared}, sum(sign * part.total for sign, part in parts))
 
     def _parts(self, engine: str, name: str):
         """(sign, histogram): each restart's last one, less the first of all where there are two."""
-        held = [(place, one.histograms[name]) for place, scrape in enumerate(self.scrapes)
-                if (one := scrape.engines.get(engine)) and name in one.histograms]
+        held = [place for place, scrape in enumerate(self.scrapes)
+                if engine in scrape.engines and name in scrape.engines[engine].histograms]
+        every = [self.scrapes[place].engines[engine].histograms[name] for place in held]
         if len(held) > 1:
-            yield -1, held[0][1]
-        for (before, old), (now, new) in zip(held, held[1:]):
-            if self._restarted(engine, before, now) or new.count < old.count:
+            yield -1, every[0]
+        for old, new, anew in zip(every, every[1:], self._started_anew(engine, held)):
+            if anew or new.count < old.count:
                 yield 1, old
         if held:
-            yield 1, held[-1][1]
+            yield 1, every[-1]
 
     @cached_property
     def lengths(self) -> list[Workload]:
         """A hundred requests with the lengths observed; [] where nothing was finished."""
         prompt, output = map(self.histogram, ("prompt_length", "output_length"))
-        if not prompt or not output:
-            return []
-        try:
-            return lengths_from_histograms(*(
-                (each.buckets, each.mean) for each in (prompt, output)))
-        except InputError:
-            return []
+        return lengths_from_histograms(*((each.buckets, each.mean) for each in (prompt, output))) \
+            if prompt and output and prompt.count > 0 and output.count > 0 else []
 
     def label(self, name: str) -> str | None:
         """A label of vllm:cache_config_info, the same in all engines; else None."""
@@ -182,3 +168,18 @@ class Window:
         """``label`` as a whole number above 0."""
         text = self.label(name) or ""
         return int(text) if text.isascii() and text.isdigit() and 0 < int(text[:15]) else None
+
+
+def lengths_of(path) -> list[Workload]:
+    """Requests of a CSV or JSONL file, or those of /metrics scrapes. Raises InputError."""
+    try:
+        with open(path, encoding="utf-8-sig") as file:
+            scraped = "\nvllm:" in "\n" + file.read(2**20)
+    except (OSError, UnicodeDecodeError):
+        scraped = False
+    if not scraped:
+        return read_lengths(path)
+    if lengths := Window(tuple(read_scrapes([path]))).lengths:
+        return lengths
+    raise InputError(f"{path}: no finished request in vllm:request_prompt_tokens and "
+                     "vllm:request_generation_tokens")
