@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ..gaps import next_launches
+from ..gaps import NextLaunch, next_launches
 from ..launches import Launch, read_launches, write_whole
 from ..memory_model import MemoryModel, model_of
 from ..optimum import Optimum, find_optimum
@@ -16,7 +16,7 @@ from ..units import InputError
 from ..workload import Workload
 from .folder import TABLE, VERIFY, Folder
 from .measure import make
-from .plan import plan_launches
+from .plan import next_launch, plan_launches
 from .verify import Verification, verified
 
 EXTRA = 2  # launches beyond a plan of ours, where those it holds leave something unknown
@@ -65,8 +65,8 @@ def measured(command: list[str], output, table, workload: Workload | None, verif
             done += 1
             _keep(config or _config_of(name), folder)  # the first launch may have fetched it
             model, learned = _fitted(folder, workload, chunked)
-            if done == len(wanted) and not table and model:
-                more = _flags(next_launches(model, wanted))
+            if done == len(wanted) and not table and model and model.launches:
+                more = _flags(_more(model, workload, chunked, wanted))
                 wanted += more[:max(0, 4 + EXTRA - len(wanted))]
                 count = len(wanted) + verify
         model = model_of([folder.path])
@@ -108,6 +108,16 @@ def _flags(launches) -> list[tuple[int, int]]:
     """(mns, mnbt) of each, none twice."""
     return list(dict.fromkeys((launch.max_num_seqs, launch.max_num_batched_tokens)
                               for launch in launches))
+
+
+def _more(model: MemoryModel, workload, chunked, made) -> list[NextLaunch]:
+    """What would tell the parameters that are not known; a k that is only assumed is one."""
+    missing = next_launches(model, made)
+    if missing or workload is None or model.k_source != "assumed 0":
+        return missing
+    launch = next_launch(find_optimum(model, workload, chunked), 1 if chunked else max(
+        fitted.launch.max_model_len or 1 for fitted in model.launches)).launch
+    return [launch] if launch else []
 
 
 def _read_plan(table) -> list[tuple[int, int]]:
