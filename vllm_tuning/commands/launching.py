@@ -56,6 +56,9 @@ def plan(sources, input_len, output_len, chunked_prefill, as_json, **flags):
     else:
         if workload is None:
             raise click.UsageError("LAUNCHES need --input-len and --output-len")
+        if told := [name for name in _given(flags) if name != "max_model_len"]:
+            raise click.UsageError(f"LAUNCHES tell it themselves: leave out --"
+                                   f"{told[0].replace('_', '-')}")
         from ..memory_model import model_of
         from ..optimum import find_optimum
 
