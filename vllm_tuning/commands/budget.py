@@ -2,7 +2,7 @@
 
 import click
 
-from .options import Gib, Gpu, Size, dump, json_option
+from .options import Gib, Gpu, Release, Size, dump, json_option
 
 
 @click.command()
@@ -20,7 +20,7 @@ from .options import Gib, Gpu, Size, dump, json_option
 @click.option("--decode-context-parallel-size", type=click.IntRange(1, 4096), default=1,
               metavar="N")
 @click.option("--block-size", type=click.IntRange(1, 2**20), default=16, metavar="N")
-@click.option("--vllm-version", metavar="V", help="The release, such as 0.19.0.")
+@click.option("--vllm-version", type=Release(), help="The release, such as 0.19.0.")
 @click.option("--weights", type=Gib(), help="Of one GPU; else the safetensors index or a count.")
 @click.option("--kv-cache-gib", "kv_cache", type=Gib(), help="The pool as printed.")
 @click.option("--launches", multiple=True, metavar="LAUNCHES",

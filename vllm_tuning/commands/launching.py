@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from ..units import InputError
-from .options import Gib, Gpu, Size, json_option, on_a_terminal
+from .options import Gib, Gpu, Release, Seconds, Size, json_option, on_a_terminal
 
 
 def _lengths(command):
@@ -21,7 +21,7 @@ def _lengths(command):
 
 def _gpu(command):
     for option in (
-            click.option("--vllm-version", metavar="V", help="The release, such as 0.19.0."),
+            click.option("--vllm-version", type=Release(), help="The release, such as 0.19.0."),
             click.option("--gpu", type=Gpu(), help="Or its name, such as H100 or A100-40GB."),
             click.option("--gpu-memory", type=Gib(), help="Memory of one GPU as vLLM prints it.")):
         command = option(command)
@@ -110,9 +110,9 @@ def _given(flags: dict) -> dict:
 @_lengths
 @_gpu
 @click.option("--verify", is_flag=True, help="Launch once more with the answer, and compare.")
-@click.option("--timeout", type=click.FloatRange(0, min_open=True), default=1800,
+@click.option("--timeout", type=Seconds(0, min_open=True), default=1800,
               show_default=True, metavar="S", help="Seconds that a server may take to its figures.")
-@click.option("--grace", type=click.FloatRange(0), default=30, show_default=True, metavar="S",
+@click.option("--grace", type=Seconds(0), default=30, show_default=True, metavar="S",
               help="Seconds from SIGTERM to SIGKILL.")
 @click.option("--config", metavar="FILE", help="The model's config.json. Default: that in MODEL's "
               "folder, or in Hugging Face's cache.")

@@ -2,6 +2,8 @@
 
 import contextlib
 import json
+import math
+import re
 import sys
 
 import click
@@ -22,6 +24,20 @@ class Size(click.ParamType):
         if size < 1:
             self.fail("must be at least 1", param, ctx)
         return size
+
+
+class Seconds(click.FloatRange):
+    def convert(self, value, param, ctx):
+        seconds = super().convert(value, param, ctx)
+        return seconds if math.isfinite(seconds) else self.fail(f"{value} is not a time", param, ctx)
+
+
+class Release(click.ParamType):
+    name = "V"
+
+    def convert(self, value, param, ctx):
+        return value if re.match(r"v?\d+\.\d", value) else self.fail(
+            f"{value!r} is not a release such as 0.19.0", param, ctx)
 
 
 class Gpu(click.ParamType):

@@ -19,6 +19,7 @@ from .measure import make
 from .plan import next_launch, plan_launches
 from .verify import Verification, verified
 
+SHORT = {"-tp": "--tensor-parallel-size", "-pp": "--pipeline-parallel-size"}
 EXTRA = 2  # launches beyond a plan of ours, where those it holds leave something unknown
 
 
@@ -47,7 +48,7 @@ def measured(command: list[str], output, table, workload: Workload | None, verif
     folder, if MODEL is one; it is kept beside the launches. show: what goes on, launches made, and
     their number. ``gpu``: as of ``plan_launches``. Raises InputError.
     """
-    server, chunked = _settings(command), "--no-enable-chunked-prefill" not in command
+    server, chunked = _settings(command)
     name = str(server.get("model"))
     config = config or _config_of(name)
     wanted = _read_plan(table) if table else _flags(plan_launches(config, workload, chunked, **{
@@ -81,10 +82,19 @@ def measured(command: list[str], output, table, workload: Workload | None, verif
         return found
 
 
-def _settings(command: list[str]) -> dict:
-    """What the command says of model, split and memory, under vLLM's names."""
+def _settings(command: list[str]) -> tuple[dict, bool]:
+    """What the command says of model, split and memory, in any of vLLM's spellings, under its own
+    names; and whether prefill is chunked."""
     serve = command.index("serve") + 1 if "serve" in command else 1
-    return arguments({"command": shlex.join(command[serve:])})
+    options = []
+    for name, equals, value in (argument.partition("=") for argument in command[serve:]):
+        if name.startswith("-"):
+            name = SHORT.get(name, name.replace("_", "-"))
+        options.append(name + equals + value)
+    server = arguments({"command": shlex.join(options)})
+    if options and not options[0].startswith("-"):
+        server["model"] = options[0]
+    return server, "--no-enable-chunked-prefill" not in options
 
 
 def _config_of(model: str) -> Path | None:
