@@ -6,8 +6,10 @@ oom         dies when its sampler warms up, after the pool was printed
 dies        dies before it prints a figure
 killed      gets a signal, as from the kernel's out-of-memory killer
 hangs       never gets to its figures
+fails       its engine fails, and the server does not exit
 stubborn    ignores SIGTERM
 family      starts a process that starts a process, both of which outlive it
+daemons     starts a process in a group of its own, which starts one in a session of its own
 """
 
 import _socket
@@ -52,6 +54,12 @@ if behaviour == "stubborn":
 if behaviour == "family" and not os.fork():
     os.fork()
     wait_for_ever()
+if behaviour == "daemons" and not os.fork():
+    os.setpgid(0, 0)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if not os.fork():
+        os.setsid()
+    wait_for_ever()
 if behaviour == "dies":
     sys.exit("vllm: error: unrecognized arguments: --no-such-flag")
 try:
@@ -69,6 +77,10 @@ say(engine + f"[core.py:120] Initializing a V1 LLM engine (v0.32.0) with config:
     "enforce_eager=True, kv_cache_dtype=auto, device_config=cuda, seed=0")
 say(worker + "[gpu_model_runner.py:5089] Model loading took 1.96 GiB memory and 19.123479 seconds")
 if behaviour == "hangs":
+    wait_for_ever()
+if behaviour == "fails":
+    say("(EngineCore pid=32) ERROR 11-30 03:50:41 [core.py:866] EngineCore failed to start.")
+    say("(EngineCore pid=32) ERROR 11-30 03:50:41 [core.py:866] ValueError: no such attention")
     wait_for_ever()
 if behaviour == "killed":
     os.kill(os.getpid(), signal.SIGKILL)

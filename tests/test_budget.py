@@ -15,7 +15,6 @@ from vllm_tuning.budget.memory_budget import filled, memory_budget, tokens_per_p
 from vllm_tuning.budget.parameters import count_parameters
 from vllm_tuning.budget.quantized import weight_bytes
 from vllm_tuning.cli import main
-from vllm_tuning.kv_cache import cache_layout
 from vllm_tuning.launches import Launch
 from vllm_tuning.model_config import config_of
 from vllm_tuning.units import GIB, InputError

@@ -9,7 +9,7 @@ from vllm_tuning import figures, find_optimum, model_of, read_launches
 from vllm_tuning.figures import (budget_bars, figure_1, figure_2, price_list, residuals,
                                  sensitivity)
 from vllm_tuning.optimum import default_flags
-from vllm_tuning.report import figure
+from vllm_tuning.sections import figure
 from vllm_tuning.units import GIB, InputError
 from vllm_tuning.workload import Workload
 

@@ -20,6 +20,12 @@ def test_what_fails_half_way_leaves_the_old_file_and_nothing_else(tmp_path):
     assert kept.read_text() == "new" and stat.S_IMODE(kept.stat().st_mode) & 0o044
 
 
+def test_a_full_disk_is_named(tmp_path):
+    with pytest.raises(OSError) as caught, whole_file(tmp_path / "out"):
+        raise OSError(28, "No space left on device")
+    assert caught.value.filename == str(tmp_path / "out") and os.listdir(tmp_path) == []
+
+
 def test_a_link_stays_a_link(tmp_path):
     (tmp_path / "file").write_text("old")
     (tmp_path / "link").symlink_to("file")

@@ -147,6 +147,8 @@ def test_an_assumed_k_is_worth_a_launch(tmp_path):
 @pytest.mark.parametrize("args, code, named", [
     (["nowhere", "--input-len", 5, "--output-len", 5], 1, "nowhere"),
     (["llama-3-8b-2-layers"], 2, "--input-len"),
+    (["llama-3-8b-2-layers", "--input-len", 5, "--output-len", 5, "--gpu", "T4"], 2, "--gpu"),
+    (["--no-chunked-prefill"], 1, "max_model_len"), (["--vllm-version", "new"], 2, "new"),
     (["--input-len", 5], 2, "together"), (["--gpu", "H7"], 2, "H7"),
     ([CONFIGS[0], CONFIGS[1]], 2, "one CONFIG"), ([os.devnull + ".json"], 1, "null.json")])
 def test_bad_input_is_one_line(args, code, named):

@@ -444,14 +444,15 @@ def test_of_several_ranks_the_tightest_is_read(tmp_path):
 
 
 @pytest.mark.parametrize("figures", ['{"kv_cache": 23622320128, "max_num_', "{kv_cache}", '{"kv_cache": [1]}',
-                                     '{"kv_cache": "many", "max_num_seqs": -4, "block_size": true}'])
+                                     '{"kv_cache": "many", "max_num_seqs": -4, "block_size": true}',
+                                     '{"kv_cache": NaN, "max_num_seqs": 2.5, "vllm_version": "\\u001b[2J"}'])
 def test_a_damaged_line_gives_no_figure(tmp_path, figures):
     log = tmp_path / "cut.log"
     log.write_text("(Worker pid=7) INFO 06-01 10:00:00 [a.py:1] Model loading took 15.0 GiB and 2 seconds\n"
                    f"(Worker pid=7) INFO 06-01 10:00:09 [plugin.py:1] {plugin.PROFILED} {figures}")
     launch, = read_log(log)
     assert launch.model_weights == WEIGHTS
-    assert launch.kv_cache is launch.max_num_seqs is launch.block_size is None
+    assert launch.kv_cache is launch.max_num_seqs is launch.block_size is launch.vllm_version is None
 
 
 # ---------------------------------------------------------------- the launches made with it

@@ -16,7 +16,6 @@ from vllm_tuning.scheduling.simulation import fixed_requests, poisson_arrivals, 
 from vllm_tuning.units import InputError
 from vllm_tuning.workload import Workload
 
-from conftest import ROOT
 from test_scheduler import SHARED, random_workload
 
 LOAD = SHARED / "oracle/load"

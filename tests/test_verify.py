@@ -8,7 +8,7 @@ import pytest
 
 from conftest import ROOT
 from vllm_tuning import (Launch, Workload, find_optimum, fit_memory_model, model_of, read_launches,
-                         report)
+                         report, sections)
 from vllm_tuning.kv_cache import read_shape
 from vllm_tuning.launches import DATA, write_launches
 from vllm_tuning.launching.verify import verified, verify
@@ -109,10 +109,10 @@ def folder(tmp_path):
 
 
 def test_the_report_shows_the_check_launch_where_there_is_one(folder, tmp_path):
-    assert report.check_launch([folder], optimum()) == ""
+    assert sections.check_launch([folder], optimum()) == ""
     best = optimum().recommended
     write_launches([law(99, 999)], folder / "verify.csv")
-    assert report.check_launch([folder], optimum()) == ""  # at other flags
+    assert sections.check_launch([folder], optimum()) == ""  # at other flags
     write_launches([law(99, 999), law(best.max_num_seqs, best.max_num_batched_tokens)],
                    folder / "verify.csv")
     page = report.write_report(folder, 1024, 256, tmp_path / "out").html.read_text()

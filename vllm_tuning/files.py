@@ -28,8 +28,10 @@ def whole_file(path: str | os.PathLike) -> Iterator[BinaryIO]:
         os.umask(mask)
         os.chmod(temporary, 0o666 & ~mask)
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
         os.unlink(temporary)
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = str(path)  # a full disk
         raise
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from .figures import figure_1_by_length
 from .optimum import Optimum, find_optimum
-from .report import expected, svg, to_copy
+from .sections import expected, svg, to_copy
 from .workload import Workload
 
 SCRIPT = Path(__file__).with_suffix(".js")

@@ -37,11 +37,8 @@ class Pool:
         self.laws = [[next(places) for _ in forms] for forms in laws]
         self.values = np.array([value.n for value in in_units])
         self.covariance = np.array(covariance_matrix(in_units))
-        # a2 was fitted with the k of the sampler's launches in it: only a budget above theirs adds
-        self.k_known_at = min(fitted.launch.max_num_batched_tokens for fitted in model.launches
-                              if fitted.branch == "sampler")
-        self.k_room = (min(LARGEST_ASSUMED_K, model.k1.n) / size.n
-                       if model.k_source == "assumed 0" else 0.0)
+        most, self.k_known_at = open_k(model)
+        self.k_room = most / size.n
 
     def free_budget(self, seqs: int) -> int:
         """The largest B that is free of charge beside C = seqs, but no less than vLLM allows."""
@@ -95,6 +92,16 @@ class Pool:
     def most_requests(self, budget_of) -> int:
         """The largest C that fits beside the budget ``budget_of(C)``; 0 if none does."""
         return largest(lambda seqs: self.fits(seqs, budget_of(seqs)))
+
+
+def open_k(model: MemoryModel) -> tuple[float, int]:
+    """(bytes, tokens): how large a k that is only assumed to be 0 can be, and where that is known.
+
+    a2 was fitted with the k of the sampler's launches in it: only a budget above theirs adds.
+    """
+    known_at = min(fitted.launch.max_num_batched_tokens for fitted in model.launches
+                   if fitted.branch == "sampler")
+    return (min(LARGEST_ASSUMED_K, model.k1.n) if model.k_source == "assumed 0" else 0.0), known_at
 
 
 def one_sided_quantile(model: MemoryModel) -> float:

@@ -2,14 +2,13 @@
 
 import click
 
-from .options import Gib, Gpu, Number, Size, dump, json_option
+from .options import Gib, Number, Release, Size, dump, gpu_option, json_option
 
 
 @click.command()
 @click.argument("config")
 @click.option("--gpu-memory", type=Gib(), help="Memory of one GPU as vLLM prints it.")
-@click.option("--gpu", type=Gpu("total_memory", "--gpu-memory GIB as vLLM prints it"),
-              help="Or its name, such as H100 or A100-40GB.")
+@gpu_option
 @click.option("--utilization", type=Number(0, 1, min_open=True), metavar="U",
               help="gpu_memory_utilization.")
 @click.option("--max-model-len", type=Size(), metavar="N", help="Default: the model's.")
@@ -21,7 +20,7 @@ from .options import Gib, Gpu, Number, Size, dump, json_option
 @click.option("--decode-context-parallel-size", type=click.IntRange(1, 4096), default=1,
               metavar="N")
 @click.option("--block-size", type=click.IntRange(1, 2**20), metavar="N")
-@click.option("--vllm-version", metavar="V", help="The release, such as 0.19.0.")
+@click.option("--vllm-version", type=Release(), help="The release, such as 0.19.0.")
 @click.option("--weights", type=Gib(), help="Of one GPU; else the safetensors index or a count.")
 @click.option("--kv-cache-gib", "kv_cache", type=Gib(), help="The pool as printed.")
 @click.option("--launches", multiple=True, metavar="LAUNCHES",

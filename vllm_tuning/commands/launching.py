@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from ..units import InputError
-from .options import Gib, Gpu, Size, json_option, on_a_terminal
+from .options import Gib, Number, Release, Size, gpu_option, json_option, on_a_terminal
 
 
 def _lengths(command):
@@ -21,9 +21,8 @@ def _lengths(command):
 
 def _gpu(command):
     for option in (
-            click.option("--vllm-version", metavar="V", help="The release, such as 0.19.0."),
-            click.option("--gpu", type=Gpu("total_memory", "--gpu-memory GIB as vLLM prints it"),
-              help="Or its name, such as H100 or A100-40GB."),
+            click.option("--vllm-version", type=Release(), help="The release, such as 0.19.0."),
+            gpu_option,
             click.option("--gpu-memory", type=Gib(), help="Memory of one GPU as vLLM prints it.")):
         command = option(command)
     return command
@@ -57,6 +56,9 @@ def plan(sources, input_len, output_len, chunked_prefill, as_json, **flags):
     else:
         if workload is None:
             raise click.UsageError("LAUNCHES need --input-len and --output-len")
+        if told := [name for name in _given(flags) if name != "max_model_len"]:
+            raise click.UsageError(f"LAUNCHES tell it themselves: leave out --"
+                                   f"{told[0].replace('_', '-')}")
         from ..memory_model import model_of
         from ..optimum import find_optimum
 
@@ -108,9 +110,9 @@ def _given(flags: dict) -> dict:
 @_lengths
 @_gpu
 @click.option("--verify", is_flag=True, help="Launch once more with the answer, and compare.")
-@click.option("--timeout", type=click.FloatRange(0, min_open=True), default=1800,
+@click.option("--timeout", type=Number(0, min_open=True), default=1800,
               show_default=True, metavar="S", help="Seconds that a server may take to its figures.")
-@click.option("--grace", type=click.FloatRange(0), default=30, show_default=True, metavar="S",
+@click.option("--grace", type=Number(0), default=30, show_default=True, metavar="S",
               help="Seconds from SIGTERM to SIGKILL.")
 @click.option("--config", metavar="FILE", help="The model's config.json. Default: that in MODEL's "
               "folder, or in Hugging Face's cache.")

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import math
+import re
 import sys
 
 import click
@@ -23,6 +24,14 @@ class Size(click.ParamType):
         if size < 1:
             self.fail("must be at least 1", param, ctx)
         return size
+
+
+class Release(click.ParamType):
+    name = "V"
+
+    def convert(self, value, param, ctx):
+        return value if re.match(r"v?\d+\.\d", value) else self.fail(
+            f"{value!r} is not a release such as 0.19.0", param, ctx)
 
 
 class Gpu(click.ParamType):
@@ -56,19 +65,21 @@ class Gib(click.ParamType):
 
 
 class Number(click.FloatRange):
-    """A range that nan is not in."""
+    """A range that nan and inf are not in."""
 
     def convert(self, value, param, ctx):
         number = super().convert(value, param, ctx)
-        if math.isnan(number):
-            self.fail("nan is not a number", param, ctx)
-        return number
+        return number if math.isfinite(number) else self.fail(
+            f"{value} is not a finite number", param, ctx)
 
 
 launches_argument = click.argument("launches", nargs=-1, required=True)
 config_option = click.option(
     "--config", metavar="FILE", help="The model's config.json: hidden size and KV bytes of a "
     "token. Default: the one beside the launches.")
+gpu_option = click.option(
+    "--gpu", type=Gpu("total_memory", "--gpu-memory GIB as vLLM prints it"),
+    help="Or its name, such as H100 or A100-40GB.")
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
 
 

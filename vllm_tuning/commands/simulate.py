@@ -7,7 +7,7 @@ from itertools import repeat
 import click
 
 from ..units import InputError, parse_size
-from .options import Gpu, Size, config_option, dump, json_option, progress_bar
+from .options import Gpu, Size, config_option, json_option, progress_bar
 
 
 class Arrival(click.ParamType):

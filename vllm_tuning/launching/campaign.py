@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ..gaps import next_launches
 from ..files import write_whole
+from ..gaps import NextLaunch, next_launches
 from ..launches import Launch, read_launches
 from ..memory_model import MemoryModel, model_of
 from ..optimum import Optimum, find_optimum
@@ -17,9 +17,10 @@ from ..units import InputError
 from ..workload import Workload
 from .folder import TABLE, VERIFY, Folder
 from .measure import make
-from .plan import plan_launches
+from .plan import next_launch, plan_launches
 from .verify import Verification, verified
 
+SHORT = {"-tp": "--tensor-parallel-size", "-pp": "--pipeline-parallel-size"}
 EXTRA = 2  # launches beyond a plan of ours, where those it holds leave something unknown
 
 
@@ -48,7 +49,7 @@ def measured(command: list[str], output, table, workload: Workload | None, verif
     folder, if MODEL is one; it is kept beside the launches. show: what goes on, launches made, and
     their number. ``gpu``: as of ``plan_launches``. Raises InputError.
     """
-    server, chunked = _settings(command), "--no-enable-chunked-prefill" not in command
+    server, chunked = _settings(command)
     name = str(server.get("model"))
     config = config or _config_of(name)
     wanted = _read_plan(table) if table else _flags(plan_launches(config, workload, chunked, **{
@@ -66,8 +67,8 @@ def measured(command: list[str], output, table, workload: Workload | None, verif
             done += 1
             _keep(config or _config_of(name), folder)  # the first launch may have fetched it
             model, learned = _fitted(folder, workload, chunked)
-            if done == len(wanted) and not table and model:
-                more = _flags(next_launches(model, wanted))
+            if done == len(wanted) and not table and model and model.launches:
+                more = _flags(_more(model, workload, chunked, wanted))
                 wanted += more[:max(0, 4 + EXTRA - len(wanted))]
                 count = len(wanted) + verify
         model = model_of([folder.path])
@@ -82,10 +83,19 @@ def measured(command: list[str], output, table, workload: Workload | None, verif
         return found
 
 
-def _settings(command: list[str]) -> dict:
-    """What the command says of model, split and memory, under vLLM's names."""
+def _settings(command: list[str]) -> tuple[dict, bool]:
+    """What the command says of model, split and memory, in any of vLLM's spellings, under its own
+    names; and whether prefill is chunked."""
     serve = command.index("serve") + 1 if "serve" in command else 1
-    return arguments({"command": shlex.join(command[serve:])})
+    options = []
+    for name, equals, value in (argument.partition("=") for argument in command[serve:]):
+        if name.startswith("-"):
+            name = SHORT.get(name, name.replace("_", "-"))
+        options.append(name + equals + value)
+    server = arguments({"command": shlex.join(options)})
+    if options and not options[0].startswith("-"):
+        server["model"] = options[0]
+    return server, "--no-enable-chunked-prefill" not in options
 
 
 def _config_of(model: str) -> Path | None:
@@ -109,6 +119,16 @@ def _flags(launches) -> list[tuple[int, int]]:
     """(mns, mnbt) of each, none twice."""
     return list(dict.fromkeys((launch.max_num_seqs, launch.max_num_batched_tokens)
                               for launch in launches))
+
+
+def _more(model: MemoryModel, workload, chunked, made) -> list[NextLaunch]:
+    """What would tell the parameters that are not known; a k that is only assumed is one."""
+    missing = next_launches(model, made)
+    if missing or workload is None or model.k_source != "assumed 0":
+        return missing
+    launch = next_launch(find_optimum(model, workload, chunked), 1 if chunked else max(
+        fitted.launch.max_model_len or 1 for fitted in model.launches)).launch
+    return [launch] if launch else []
 
 
 def _read_plan(table) -> list[tuple[int, int]]:

@@ -6,7 +6,6 @@ on where it was.
 
 import os
 import re
-import shlex
 import time
 from collections.abc import Callable
 from contextlib import contextmanager
@@ -16,12 +15,13 @@ from signal import SIGTERM, default_int_handler, signal
 
 from ..launches import KNOBS, Launch
 from ..server_log import read_log
-from ..server_log.readings import arguments
+from ..server_log.formats import FATAL
 from ..units import InputError
 from .folder import TABLE, Folder, with_flags
 from .server import Server, executable, free_port
 
 READY = re.compile(rb"init engine \(profile, create kv cache|Application startup complete")
+LOST = re.compile(FATAL.encode())
 TAKEN = re.compile(rb"Address already in use|EADDRINUSE")
 TRIES = 3             # of a launch whose port was taken by someone else meanwhile
 SHORTEST, LONGEST = 0.02, 0.5  # seconds between two looks into the log
@@ -73,12 +73,12 @@ def _run(folder: Folder, command, flags, timeout, show) -> tuple[str | None, Pat
     log = folder.begin_log(flags, full)
     environment = os.environ | {"VLLM_LOGGING_LEVEL": "DEBUG"}
     with Server(full, log, environment, folder.grace, folder.lock) as server:
-        outcome = _wait(server, log, timeout, lambda text: show(
+        outcome = _wait(server, log, timeout, folder.grace, lambda text: show(
             f"mns {flags[0]}, mnbt {flags[1]}: {text}"))
     return outcome, log
 
 
-def _wait(server: Server, log: Path, timeout: float, show) -> str | None:
+def _wait(server: Server, log: Path, timeout: float, grace: float, show) -> str | None:
     begin, pause, tail = time.monotonic(), SHORTEST, b""
     with log.open("rb") as file:
         while True:
@@ -86,6 +86,7 @@ def _wait(server: Server, log: Path, timeout: float, show) -> str | None:
             new = file.read()
             if READY.search(tail + new):
                 return None
+            lost = LOST.search(tail + new)
             tail = (tail + new)[-200:]
             if ended:
                 status = server.exit_status()
@@ -93,6 +94,8 @@ def _wait(server: Server, log: Path, timeout: float, show) -> str | None:
                                    f"by signal {-status}" if status < 0 else
                                    f"with status {status}")
             waited = time.monotonic() - begin
+            if lost:  # it should exit by itself now
+                timeout = min(timeout, waited + grace)
             if waited > timeout:
                 return f"gave no figures within {timeout:g} s"
             show(f"{waited:.0f} s")
@@ -110,7 +113,12 @@ def _read(log: Path, flags: tuple[int, int], outcome: str | None) -> list[Launch
     if outcome is None:
         return launches
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[1:]
-    last = next((f", after: {line.strip()[:200]}" for line in reversed(lines) if line.strip()), "")
+    last = next((f", after: {line[:200]}" for line in map(_plain, reversed(lines)) if line), "")
     return [launch if launch.status == "failed" else
             replace(launch, status="failed", error=launch.error or f"the server {outcome}{last}")
             for launch in launches]
+
+
+def _plain(line: str) -> str:
+    """A line without what a terminal would act on."""
+    return "".join(char if char.isprintable() else " " for char in line).strip()

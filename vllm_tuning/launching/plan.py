@@ -20,10 +20,10 @@ from ..gaps import GROUP_1, GROUP_2, NextLaunch, serve_flags
 from ..memory_model import MemoryModel
 from ..model_config import ModelConfig
 from ..optimum import Optimum, optimum_of, refined_point
-from ..pool import LARGEST_ASSUMED_K
+from ..pool import open_k
 from ..readings import ROOT3
 from ..uncertain import NORMAL_95, is_known
-from ..units import GIB
+from ..units import GIB, InputError
 from ..workload import Workload
 
 LLAMA_3_8B = {"hidden_size": 4096, "intermediate_size": 14336, "vocab_size": 128256}
@@ -65,9 +65,13 @@ class _Planner:
     def __init__(self, found: Capacity | None, workload, chunked_prefill: bool, flags: dict):
         self.config = found.config if found else ModelConfig("Llama 3 8B", LLAMA_3_8B)
         self.version = flags.get("vllm_version")
-        self.notes = [] if found else ["No config.json: the widths of a Llama 3 8B are taken."]
+        self.notes = [] if found else ["No config.json: the widths of a Llama 3 8B are taken, on "
+                                       "whatever GPU."]
         self.known_k = bool(found)
-        longest = found.max_model_len if found else flags.get("max_model_len") or 0
+        longest = found.max_model_len if found else flags.get("max_model_len")
+        if not (chunked_prefill or longest):
+            raise InputError("without chunked prefill max_num_batched_tokens is at least "
+                             "max_model_len: give that, or the model's config.json")
         self.least = SMALLEST if chunked_prefill else max(SMALLEST, longest)
         unit = found.cache.block_bytes / 2 if found and not found.cache.hybrid else PRINTED
         self.error = min(PRINTED, unit) / ROOT3
@@ -98,6 +102,9 @@ class _Planner:
 
     def plan(self) -> Plan:
         seqs, tokens = self.answer or USUAL
+        if not self.answer:
+            self.notes.append(f"The answer is taken to be near mns {seqs:,}, mnbt {tokens:,}: "
+                              "config.json, a GPU and the lengths of requests would tell.")
         return Plan((*(NextLaunch(*pair, GROUP_1) for pair in self.group_1(seqs)),
                      *(NextLaunch(*pair, GROUP_2) for pair in self.group_2(tokens))),
                     tuple(self.notes), self.answer)
@@ -134,7 +141,7 @@ class _Planner:
     def _apart(self, low: int, slope: float, most: int, peak) -> int:
         """The other end of a group: four times the first, more where the rounding asks for it."""
         def fits(high):
-            return self.room is None or peak(high) <= self.room
+            return high <= most if self.room is None else peak(high) <= self.room
 
         high = 4 * low
         while slope_error((low, high), self.error) > ROUNDING * slope and 2 * high <= most and fits(
@@ -228,9 +235,8 @@ def with_open_k(model: MemoryModel) -> MemoryModel:
     """
     if model.k_source != "assumed 0" or not is_known(model.k2):
         return model
-    k = ufloat(0.0, min(LARGEST_ASSUMED_K, model.k1.n) / ROOT3)
-    known_at = min(fitted.launch.max_num_batched_tokens for fitted in model.launches
-                   if fitted.branch == "sampler")
+    most, known_at = open_k(model)
+    k = ufloat(0.0, most / ROOT3)
     return replace(model, k=k, sampler_headroom=model.sampler_headroom + k * known_at)
 
 

@@ -1,5 +1,6 @@
 """One server process with its log: started in its own session, stopped with all that it started."""
 
+import select
 import shutil
 import socket
 import subprocess
@@ -35,8 +36,11 @@ class Server:
 
     @property
     def ended(self) -> bool:
-        """Whether the server ended by itself."""
-        return self.guard.poll() is not None
+        """Whether the server ended by itself.
+
+        By the guard's pipe: Popen.poll takes a lock, which a Ctrl-C in it would leave locked.
+        """
+        return bool(select.select([self.guard.stdout], [], [], 0)[0])
 
     def exit_status(self) -> int | None:
         """Of a server that ended by itself, negative for a signal; None where it is not known."""

@@ -1,10 +1,8 @@
 """One launch at the recommended flags: what was predicted against what the server printed."""
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 from uncertainties import UFloat, ufloat
 
 from ..launches import Launch, column, locate, read_launches

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from html import escape
 
 from .server import read_records
-from ..report import table, tag
+from ..sections import table, tag
 from ..units import InputError
 
 _EXPECTED = "what vllm bench serve --save-result writes"

@@ -13,7 +13,7 @@ from .server import Recommendation
 from .text import NAMES, WORDS, shown
 from .window import Window
 from ..optimum import Optimum
-from ..report import figure, table, tag
+from ..sections import figure, table, tag
 
 
 def verdict_of(optimum: Optimum, sources, metrics) -> Verdict:

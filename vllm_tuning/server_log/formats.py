@@ -58,6 +58,10 @@ def _format(stage: int, anchor: str, rest: str, releases: str) -> Format:
     return Format(stage, re.compile(anchor), whole, releases)
 
 
+# the words after which a server is lost, whether it exits or not
+FATAL = ("EngineCore failed to start|WorkerProc failed to start|"
+         "Engine core initialization failed|Engine process failed to start")
+
 FORMATS = tuple(_format(*row) for row in (
     # what the server was asked for
     (SERVER, "vLLM API server version", " {version}", "0.4.3 -"),
@@ -164,8 +168,7 @@ FORMATS = tuple(_format(*row) for row in (
     (ERROR, r"max_num_batched_tokens \(\d+\) (?:must be|is smaller)", "", "0.4.3 -"),
     (ERROR, r"User-specified max_model_len \(\d+\) is greater", "", "0.4.3 -"),
     (MARK, "Error: |Exception: ", "(?P<generic>)", "any"),
-    (MARK, "EngineCore failed to start|WorkerProc failed to start|"
-     "Engine core initialization failed|Engine process failed to start", "(?P<fatal>)", "0.6 -"),
+    (MARK, FATAL, "(?P<fatal>)", "0.6 -"),
     (MARK, r"Traceback \(most recent call last\)", "(?P<traceback>)", "any"),
     (MARK, "The above exception was the direct cause|During handling of the above exception",
      "(?P<chained>)", "any"),

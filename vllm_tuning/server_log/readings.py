@@ -192,7 +192,7 @@ def exact_figures(text: str) -> dict:
         return {}
     figures = {"exact": True}
     for name, value in written.items():
-        if name == "vllm_version" and isinstance(value, str):
+        if name == "vllm_version" and isinstance(value, str) and value.isprintable():
             figures["version"] = value
         if type(value) not in (int, float) or not abs(value) < 1e9 * GIB:
             continue
@@ -200,7 +200,7 @@ def exact_figures(text: str) -> dict:
             figures[_BYTES[name]] = value / GIB
         elif name == "gpu_memory_utilization":
             figures["utilization"] = value
-        elif name in _WHOLE and 0 < value < LARGEST_COUNT:
-            figures[name] = int(value)
+        elif name in _WHOLE and type(value) is int and 0 < value < LARGEST_COUNT:
+            figures[name] = value
     terms = [figures.get(name) for name in ("weights", "non_torch", "peak")]
     return figures if None in terms else figures | {"non_kv": sum(terms)}
