@@ -107,8 +107,9 @@ def parameters(model) -> str:
 def launch_table(launches, model) -> str:
     """The launches as given: what all share in a sentence, what differs in a table."""
     def cell(value):
+        value = ", ".join(value) if isinstance(value, list) else value
         form = {int: ",", float: ".6g"}.get(type(value), "")
-        return "" if value in (None, []) else escape(re.sub(r"\w+://", "", f"{value:{form}}"))
+        return "" if value in (None, "") else escape(re.sub(r"\w+://", "", f"{value:{form}}"))
 
     rows = [{name: cell(None if value == launch.where or name == "error" else value)
              for name, value in launch.to_dict().items()} for launch in launches]
