@@ -340,7 +340,8 @@ def test_an_fp8_cache_of_a_hybrid_model(tmp_path):
 
 @pytest.mark.parametrize("args", [
     ["--utilization", "nan"], ["--utilization", "1.5"], ["--gpu", "H7"], ["--gpu-memory", "nan"],
-    ["--gpu-memory", "-1"], ["--input-len", "5"], ["--tensor-parallel-size", "0"]])
+    ["--gpu-memory", "-1"], ["--input-len", "5"], ["--tensor-parallel-size", "0"],
+    ["--vllm-version", "newest"]])
 def test_bad_usage_is_2(args, tmp_path):
     assert run(model("Llama-3.1-8B", tmp_path), *args).exit_code == 2
 
@@ -351,7 +352,6 @@ def test_bad_usage_is_2(args, tmp_path):
     (["--input-len", "1000000", "--output-len", "1", "--max-model-len", "8192"], "max_model_len"),
     (["--tensor-parallel-size", "64"], "attention heads"),
     (["--decode-context-parallel-size", "2"], "decode_context_parallel_size"),
-    (["--vllm-version", "newest"], "newest"),
     (["--max-num-seqs", "1024", "--max-num-batched-tokens", "512"], "max_num_seqs"),
     (["--lengths", "nowhere.csv"], "nowhere.csv"), (["--launches", "nowhere.csv"], "nowhere.csv")])
 def test_bad_input_is_one_line_and_1(args, named, tmp_path):
