@@ -46,7 +46,7 @@ def plan(sources, input_len, output_len, chunked_prefill, as_json, **flags):
     CONFIG is the model's config.json: without it, or without a GPU, a simple rule is followed.
     """
     from ..launching.plan import next_launch, plan_launches
-    from ..terminal import plan_text, step_text
+    from ..launching.text import plan_text, step_text
 
     config, launches = _sorted(sources)
     workload = _workload(input_len, output_len)
@@ -126,7 +126,7 @@ def measure(command, output, table, input_len, output_len, verify, timeout, grac
     """
     from ..launching.campaign import measured
     from ..launching.measure import check_command, interruptible
-    from ..terminal import measured_text
+    from ..launching.text import measured_text
 
     command, workload = list(command), _workload(input_len, output_len)
     if verify and workload is None:
