@@ -170,7 +170,8 @@ def model_of(sources, config=None) -> MemoryModel:
     config: a config.json; by default the one beside the first source or its folder ``logs``, if
     there is one.
     """
-    launches = [launch for source in sources for launch in read_source(source)]
+    each = {os.path.realpath(source): source for source in sources}  # a file named twice is one
+    launches = [launch for source in each.values() for launch in read_source(source)]
     config = config or config_beside(sources[0])
     if config is None:
         return fit_memory_model(launches)

@@ -209,8 +209,6 @@ def test_the_servers_parser_takes_what_recommend_gives(environment, tmp_path):
 
 @pytest.mark.parametrize("plugin", ["1", "0"], ids=["with the plugin", "by the log alone"])
 def test_measure_from_the_plan_to_the_verdict(model, environment, tmp_path, plugin):
-    if ours("measure", "--help").returncode:
-        pytest.skip("vllm-tuning has no measure yet")
     run = ours("measure", "-o", tmp_path / "launches", "--input-len", "512", "--output-len", "512",
                "--gpu-memory", DEVICE / GIB, "--vllm-version", "0.32.0", "--timeout", "500", "--verify", "--json",
                "--", VENV / "bin/vllm", "serve", model, *FLAGS, "--gpu-memory-utilization", "0.75",

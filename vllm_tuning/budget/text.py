@@ -57,7 +57,7 @@ def capacity_text(found: Capacity, paint=plain) -> str:
         fit, at = found.max_num_seqs(pool.value), found.request.length
         what = (f"so many fit when all have {at:,} tokens" if found.margin == 1 else
                 f"pool / {at:,} tokens (95th percentile) * {found.margin:g}")
-        lines.append(paint(f"  --max-num-seqs {fit:,}", bold=True, fg="green") + f"   {what}")
+        lines.append(paint(f"  --max-num-seqs {fit}", bold=True, fg="green") + f"   {what}")
         if pool.spread:
             lines.append(f"  {found.max_num_seqs(pool.low):,} to {found.max_num_seqs(pool.high):,} "
                          "in the band")

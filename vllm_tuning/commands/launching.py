@@ -74,11 +74,16 @@ def plan(sources, input_len, output_len, chunked_prefill, as_json, **flags):
 
 def _sorted(sources) -> tuple[str | None, list[str]]:
     """CONFIG is a .json file, or a folder with a config.json and without launches."""
+    from ..sources import read_source
+
     def is_config(source):
         path = Path(source)
         return path.suffix == ".json" or (path / "config.json").is_file() and not (
             path / "launches.csv").is_file()
 
+    for source in sources:
+        if not is_config(source):
+            read_source(source)  # told before any flag that does not go with launches
     configs = [source for source in sources if is_config(source)]
     if len(configs) > 1:
         raise click.UsageError(f"one CONFIG at most, not {' and '.join(configs)}")
@@ -142,6 +147,10 @@ def measure(command, output, table, input_len, output_len, verify, timeout, grac
                              f"from what is in {output}") from None
     click.echo(json.dumps(found.to_dict(), indent=2, allow_nan=False) if as_json
                else measured_text(found, click.style))
+    if all(launch.status == "failed" for launch in found.launches):
+        raise InputError(f"{found.table}: no launch came up; their reasons stand in it")
+    if found.verification and found.verification.launch.status == "failed":
+        raise InputError("the check launch did not come up: do not serve with these flags")
 
 
 @contextmanager

@@ -61,9 +61,10 @@ class Verification:
         """A sentence for the reader."""
         if not self.checks:
             return f"Not verified: {self.reason}."
-        failed = (f" But it did not come up: {self.launch.error}."
-                  if self.launch.status == "failed" else "")
-        return f"{self._agreement} {self._room}".rstrip() + failed
+        if self.launch.status == "failed":
+            reason = str(self.launch.error).rstrip(".")
+            return f"It did not come up: {reason}. Its figures until then: {self._agreement}"
+        return f"{self._agreement} {self._room}".rstrip()
 
     @property
     def holds(self) -> bool | None:

@@ -97,10 +97,14 @@ def server_of(window: Window, launches=(), predicted: Recommendation | None = No
             f"which of the {len(up)} launches serves is not known: " + (
                 f"{len(same)} have" if same else "none has") + " the pool that the scrapes show; "
             "give its own start-up log")))
-    elif blocks and launch.num_gpu_blocks and launch.num_gpu_blocks != blocks:
-        notices.append(Notice("other_server", (
-            f"{launch.where}: {launch.num_gpu_blocks:,} blocks, but the scrapes show {blocks:,}: "
-            "the log of another start")))
+    elif blocks and "hybrid_kv" not in launch.warnings:
+        logged = launch.num_gpu_blocks or (launch.kv_cache_tokens or 0) // (
+            launch.block_size or size)
+        if logged and abs(logged - blocks) > 1:  # tokens may leave out the null block
+            notices.append(Notice("other_server", (
+                f"{launch.where}: {logged:,} blocks, but the scrapes show {blocks:,}: the log of "
+                "another start, which is not used")))
+            launch = None
     model = None
     if len(found) > 1:
         try:
