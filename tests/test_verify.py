@@ -96,7 +96,7 @@ def test_a_check_launch_that_failed():
     found = verify(optimum(), Launch(status="failed", error="it died", **flags))
     assert found.verdict == "Not verified: it died." and found.holds is None
     found = verify(optimum(), law(*flags.values(), status="failed", error="out of memory"))
-    assert found.verdict.endswith("But it did not come up: out of memory.")
+    assert found.verdict.startswith("It did not come up: out of memory. Its figures until then:")
 
 
 @pytest.fixture
