@@ -142,14 +142,16 @@ def _draw_law(ax, model, optimum, along, held, chosen, part):
         if part and len(runs) == 2:
             ax.set_ylim(limits)
     labelled = []
+    places = {name: (point[along], float(larger(*_curves(model, **point))))
+              for name, point in points.items()}
     for name, point in points.items():
         star = STAR if name == "C" else STAR | {"marker": "D", "ms": 8}
-        at = point[along], float(larger(*_curves(model, **point)))
+        at = places[name]
         ax.plot(*at, **star, **moving,
                 label="recommended (point C)" if name == "C" else "chosen flags")
         text = (f"{name}: mns {point['max_num_seqs']:,}, mnbt {point['max_num_batched_tokens']:,}\n"
                 f"{symbol} = {at[1]:.3g} GiB")
-        for right, up in _room(ax, at, text, pool, labelled):
+        for right, up in _room(ax, at, text, pool, labelled, {*places.values()} - {at}):
             ax.annotate(text, at, (12 if right else -12, 12 if up else -12), **moving, zorder=7,
                         ha="left" if right else "right", va="bottom" if up else "top",
                         textcoords="offset points", bbox={
@@ -157,18 +159,20 @@ def _draw_law(ax, model, optimum, along, held, chosen, part):
     return ax if part == "moving" else legend(ax)
 
 
-def _room(ax, at, text, falling, taken) -> list[tuple[bool, bool]]:
+def _room(ax, at, text, falling, taken, marks) -> list[tuple[bool, bool]]:
     """(right of, above) ``at`` where a label has room, off curves that rise (or fall) first.
 
-    taken: the boxes of the labels before, in shares of the axes; this one is added. No room beside
-    them: none.
+    taken: the boxes of the labels before, in shares of the axes; this one is added. marks: points
+    that it must not cover. No room beside them: none.
     """
     (x0, x1), (y0, y1) = ax.get_xlim(), ax.get_ylim()
     x, y = (at[0] - x0) / (x1 - x0), (at[1] - y0) / (y1 - y0)
     wide, high = 0.03 + 0.0125 * max(map(len, text.split("\n"))), 0.36  # with the gap to ``at``
     for right, up in ((True, falling), (False, not falling), (True, not falling), (False, falling)):
         left, low = x - wide * (not right), y - high * (not up)
-        if min(left, low) >= 0 and max(left + wide, low + high) <= 1 and not any(
+        covered = any(left - 0.02 < (a - x0) / (x1 - x0) < left + wide + 0.02
+                      and low - 0.05 < (b - y0) / (y1 - y0) < low + high + 0.05 for a, b in marks)
+        if min(left, low) >= 0 and max(left + wide, low + high) <= 1 and not covered and not any(
                 abs(left - a) < max(wide, w) and abs(low - b) < high for a, b, w in taken):
             taken.append((left, low, wide))
             return [(right, up)]
