@@ -168,12 +168,17 @@ def test_v1_with_a_profiling_result(vllm, caplog, version):
     assert sys.modules["gpu_worker"].memory_profiling is profiling
 
 
-def test_v1_with_an_estimate_of_graphs(vllm, caplog):
+def registered_v1(vllm):
+    """A worker of vLLM 0.32 with the plugin in it."""
     base = base_of(V1)
     vllm("0.32.0", **{V1: {"WorkerBase": base}, "gpu_worker": {
         "memory_profiling": profiling_of(RESULTS["0.32.0"])}})
     plugin.register()
-    worker = v1_worker(base)()
+    return v1_worker(base)()
+
+
+def test_v1_with_an_estimate_of_graphs(vllm, caplog):
+    worker = registered_v1(vllm)
     worker.cudagraph_memory_estimate = 600 * MIB
     start_v1(worker)
     assert [figures["cuda_graph_estimated"] for _, figures in lines(caplog)] == [600 * MIB] * 2
@@ -380,11 +385,7 @@ def test_the_workers_own_errors_pass_and_nothing_stays_wrapped(vllm, caplog):
 
 
 def test_tokens_of_several_groups_are_left_to_vllm(vllm, caplog):
-    base = base_of(V1)
-    vllm("0.32.0", **{V1: {"WorkerBase": base}, "gpu_worker": {
-        "memory_profiling": profiling_of(RESULTS["0.32.0"])}})
-    plugin.register()
-    worker = v1_worker(base)()
+    worker = registered_v1(vllm)
     worker.determine_available_memory()
     worker.initialize_from_config(pool_of(16, 16))
     worker.compile_or_warm_up_model()

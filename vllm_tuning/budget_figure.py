@@ -7,6 +7,7 @@ from matplotlib.patches import Rectangle
 
 from .branches import peak_activation
 from .budget.memory_budget import filled
+from .launches import first_known
 from .look import GREY, INK, LOOK, axes_of, branch_of, legend, say
 from .optimum import default_flags
 from .units import GIB
@@ -81,9 +82,9 @@ class Bar:
 
 def budgets(model, optimum, chosen=None) -> list[Bar]:
     """The bars of ``budget_bars`` that can be drawn."""
+    launches = [fitted.launch for fitted in model.launches]
     total, share, weights, non_torch = (
-        next((v for f in model.launches if (v := getattr(f.launch, name)) is not None), math.nan)
-        for name in ("total_memory", "gpu_memory_utilization", "model_weights", "non_torch"))
+        first_known(launches, name, math.nan) for name in ("total_memory", "gpu_memory_utilization", "model_weights", "non_torch"))
     bars = []
     for label, seqs, tokens, branch, peak, pool in _states(model, optimum, chosen, total):
         rest = {branch: peak, "CUDA graphs": model.graph_charge, "KV cache": pool}

@@ -2,7 +2,8 @@
 
 import click
 
-from .options import Gib, Number, Release, Size, dump, gpu_option, json_option
+from .options import (Gib, Number, Release, Size, dump, gpu_option, json_option,
+                      lengths_options)
 
 
 @click.command()
@@ -25,8 +26,7 @@ from .options import Gib, Number, Release, Size, dump, gpu_option, json_option
 @click.option("--kv-cache-gib", "kv_cache", type=Gib(), help="The pool as printed.")
 @click.option("--launches", multiple=True, metavar="LAUNCHES",
               help="A server log or table: its figures are measured, not estimated.")
-@click.option("--input-len", type=Size(), metavar="N", help="Prompt tokens of a request.")
-@click.option("--output-len", type=Size(), metavar="N", help="Generated tokens of a request.")
+@lengths_options(required=False)
 @click.option("--lengths", metavar="FILE", help="Requests: CSV, JSONL or a /metrics scrape.")
 @json_option
 def budget(config, gpu, input_len, output_len, lengths, launches, as_json, **flags):

@@ -5,8 +5,8 @@ import json
 import click
 
 from ..units import InputError
-from .options import complain, config_option, dump, json_option, launches_argument, on_a_terminal
-from .options import workload_options
+from .options import (complain, config_option, dump, json_option, launches_argument,
+                      lengths_options, on_a_terminal)
 
 
 @click.command()
@@ -54,7 +54,7 @@ def fit(launches, config, as_json):
 
 @click.command()
 @launches_argument
-@workload_options
+@lengths_options(required=True)
 @config_option
 @json_option
 @click.option("--yaml", "as_yaml", is_flag=True, help="A file for vllm serve --config.")
@@ -87,7 +87,7 @@ def recommend(launches, input_len, output_len, config, as_json, as_yaml, sweep, 
 
 @click.command()
 @launches_argument
-@workload_options
+@lengths_options(required=True)
 @config_option
 @click.option("-o", "--output", "folder", default="reports", show_default=True, metavar="DIR",
               help="Where NAME.ipynb and NAME.html go.")

@@ -9,14 +9,8 @@ from pathlib import Path
 import click
 
 from ..units import InputError
-from .options import Gib, Number, Release, Size, gpu_option, json_option, on_a_terminal
-
-
-def _lengths(command):
-    for name, text in (("--output-len", "Generated tokens of a request, such as 256 or 1K."),
-                       ("--input-len", "Prompt tokens of a request, such as 1024 or 8K.")):
-        command = click.option(name, type=Size(), metavar="N", help=text)(command)
-    return command
+from .options import (Gib, Number, Release, Size, gpu_option, json_option, lengths_options,
+                      on_a_terminal)
 
 
 def _gpu(command):
@@ -30,7 +24,7 @@ def _gpu(command):
 
 @click.command()
 @click.argument("sources", nargs=-1, metavar="[CONFIG] [LAUNCHES]...")
-@_lengths
+@lengths_options(required=False)
 @_gpu
 @click.option("--utilization", type=click.FloatRange(0, 1, min_open=True), metavar="U",
               help="gpu_memory_utilization.")
@@ -74,7 +68,7 @@ def plan(sources, input_len, output_len, chunked_prefill, as_json, **flags):
 
 def _sorted(sources) -> tuple[str | None, list[str]]:
     """CONFIG is a .json file, or a folder with a config.json and without launches."""
-    from ..sources import read_source
+    from ..launches import locate
 
     def is_config(source):
         path = Path(source)
@@ -82,8 +76,8 @@ def _sorted(sources) -> tuple[str | None, list[str]]:
             path / "launches.csv").is_file()
 
     for source in sources:
-        if not is_config(source):
-            read_source(source)  # told before any flag that does not go with launches
+        if source != "-" and not is_config(source):
+            locate(source)  # told before any flag that does not go with launches
     configs = [source for source in sources if is_config(source)]
     if len(configs) > 1:
         raise click.UsageError(f"one CONFIG at most, not {' and '.join(configs)}")
@@ -112,7 +106,7 @@ def _given(flags: dict) -> dict:
               help="launches.csv and the logs go there; what is there is not made again.")
 @click.option("--launches", "table", metavar="FILE", help="Launches to make, a CSV of max_num_seqs "
               "and max_num_batched_tokens. Default: those of plan.")
-@_lengths
+@lengths_options(required=False)
 @_gpu
 @click.option("--verify", is_flag=True, help="Launch once more with the answer, and compare.")
 @click.option("--timeout", type=Number(0, min_open=True), default=1800,

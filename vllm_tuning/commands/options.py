@@ -83,11 +83,15 @@ gpu_option = click.option(
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
 
 
-def workload_options(command):
-    for name, text in (("--output-len", "Generated tokens of a request, such as 256 or 1K."),
-                       ("--input-len", "Prompt tokens of a request, such as 1024 or 8K.")):
-        command = click.option(name, type=Size(), required=True, help=text)(command)
-    return command
+def lengths_options(required: bool):
+    """--input-len and --output-len."""
+    def add(command):
+        for name, text in (("--output-len", "Generated tokens of a request, such as 256 or 1K."),
+                           ("--input-len", "Prompt tokens of a request, such as 1024 or 8K.")):
+            command = click.option(name, type=Size(), required=required, metavar="N",
+                                   help=text)(command)
+        return command
+    return add
 
 
 @contextlib.contextmanager

@@ -7,7 +7,8 @@ from itertools import repeat
 import click
 
 from ..units import InputError, parse_size
-from .options import Gpu, Size, config_option, json_option, progress_bar
+from .options import (Gpu, Size, config_option, json_option, lengths_options,
+                      progress_bar)
 
 
 class Arrival(click.ParamType):
@@ -38,8 +39,7 @@ class Arrival(click.ParamType):
               help="With LAUNCHES: else what is free of charge.")
 @click.option("--num-gpu-blocks", type=Size(), metavar="N",
               help="The pool, as vLLM prints it; or name LAUNCHES.")
-@click.option("--input-len", type=Size(), metavar="N", help="Prompt tokens of a request.")
-@click.option("--output-len", type=Size(), metavar="N", help="Generated tokens of a request.")
+@lengths_options(required=False)
 @click.option("--lengths", metavar="FILE", help="Both for each request: a CSV or JSONL of "
               "prompt_tokens and output_tokens.")
 @click.option("--requests", type=Size(), metavar="N", help="How many; of a FILE the first N.")

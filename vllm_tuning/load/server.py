@@ -89,8 +89,8 @@ def server_of(window: Window, launches=(), predicted: Recommendation | None = No
     found = [launch for source in launches for launch in read_source(source)]
     notices, blocks, size = [], window.cache("num_gpu_blocks"), window.cache("block_size") or 16
     up = [launch for launch in found if launch.status == "ok"] or found
-    same = up if len(up) == 1 else [launch for launch in up if blocks and blocks in (
-        launch.num_gpu_blocks, (launch.kv_cache_tokens or 0) // (launch.block_size or size))]
+    same = up if len(up) == 1 else [
+        launch for launch in up if blocks and blocks in _logged_blocks(launch, size)]
     launch = same[-1] if len({each.max_num_seqs for each in same}) == 1 else None
     if launch is None:
         notices.append(Notice("server_not_found", (
@@ -98,8 +98,7 @@ def server_of(window: Window, launches=(), predicted: Recommendation | None = No
                 f"{len(same)} have" if same else "none has") + " the pool that the scrapes show; "
             "give its own start-up log")))
     elif blocks and "hybrid_kv" not in launch.warnings:
-        logged = launch.num_gpu_blocks or (launch.kv_cache_tokens or 0) // (
-            launch.block_size or size)
+        logged = next(filter(None, _logged_blocks(launch, size)), 0)
         if logged and abs(logged - blocks) > 1:  # tokens may leave out the null block
             notices.append(Notice("other_server", (
                 f"{launch.where}: {logged:,} blocks, but the scrapes show {blocks:,}: the log of "
@@ -112,6 +111,11 @@ def server_of(window: Window, launches=(), predicted: Recommendation | None = No
         except InputError as error:
             notices.append(Notice("no_model", f"the launches make no memory model: {error}"))
     return Server(launch, model, predicted, tuple(notices))
+
+
+def _logged_blocks(launch: Launch, block_size: int) -> tuple[int | None, int]:
+    """Blocks as printed, and as many as the printed tokens fill."""
+    return launch.num_gpu_blocks, (launch.kv_cache_tokens or 0) // (launch.block_size or block_size)
 
 
 def read_recommendation(path: str | os.PathLike) -> Recommendation:
