@@ -1,6 +1,6 @@
 """Run notebooks in place, leaving the same bytes each time they run.
 
-    python notebooks/execute.py notebooks/01_*.ipynb
+python notebooks/execute.py notebooks/01_*.ipynb
 """
 
 import sys

@@ -21,16 +21,20 @@ def rows_of(path):
 def grid():
     """The measured peaks of vLLM's profile run: tokens, requests, bytes."""
     rows = rows_of(ROOT / "data/vllm-0.32-profile-grid/launches.csv")
-    return {"tokens": np.array([float(row["max_num_batched_tokens"]) for row in rows]),
-            "seqs": np.array([float(row["max_num_seqs"]) for row in rows]),
-            "peak": np.array([float(row["peak_activation_gib"]) * 2**30 for row in rows])}
+    return {
+        "tokens": np.array([float(row["max_num_batched_tokens"]) for row in rows]),
+        "seqs": np.array([float(row["max_num_seqs"]) for row in rows]),
+        "peak": np.array([float(row["peak_activation_gib"]) * 2**30 for row in rows]),
+    }
 
 
 @pytest.fixture(scope="session")
 def exact_launches():
     """Exact bytes of the two-layer model's launches, from vLLM's own accounting."""
-    return [{name: int(value) for name, value in row.items()}
-            for row in rows_of(ROOT / "tests/data/llama-3-8b-2-layers-bytes.csv")]
+    return [
+        {name: int(value) for name, value in row.items()}
+        for row in rows_of(ROOT / "tests/data/llama-3-8b-2-layers-bytes.csv")
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -49,11 +53,19 @@ def chromium(profile):
     options = ChromeOptions()
     options.binary_location = shutil.which("chromium")
     options.set_capability("goog:loggingPrefs", {"performance": "ALL"})
-    for argument in ("headless=new", "no-sandbox", "disable-gpu", "disable-dev-shm-usage",
-                     "no-first-run", "disable-background-networking", "disable-component-update",
-                     "disable-sync", "window-size=1366,768",
-                     f"user-data-dir={profile}",
-                     "host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE localhost, EXCLUDE 127.0.0.1"):
+    for argument in (
+        "headless=new",
+        "no-sandbox",
+        "disable-gpu",
+        "disable-dev-shm-usage",
+        "no-first-run",
+        "disable-background-networking",
+        "disable-component-update",
+        "disable-sync",
+        "window-size=1366,768",
+        f"user-data-dir={profile}",
+        "host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE localhost, EXCLUDE 127.0.0.1",
+    ):
         options.add_argument(f"--{argument}")
     # The path is given, so that selenium does not look for a driver on the network.
     driver = Chrome(options, ChromeService(shutil.which("chromedriver")))

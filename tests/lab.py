@@ -34,14 +34,27 @@ def jupyterlab(browser, folder, notebook):
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     token = secrets.token_hex(16)
-    own = {f"JUPYTER_{name.upper()}_DIR": str(folder / name)
-           for name in ("config", "data", "runtime")}
+    own = {
+        f"JUPYTER_{name.upper()}_DIR": str(folder / name) for name in ("config", "data", "runtime")
+    }
     server = subprocess.Popen(
-        [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", f"--port={port}",
-         "--ServerApp.port_retries=0", f"--IdentityProvider.token={token}",
-         f"--ServerApp.root_dir={folder}", "--LabApp.expose_app_in_browser=True"],
-        env=os.environ | own | {"IPYTHONDIR": str(folder / "ipython")}, cwd=folder,
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        [
+            sys.executable,
+            "-m",
+            "jupyterlab",
+            "--no-browser",
+            "--allow-root",
+            f"--port={port}",
+            "--ServerApp.port_retries=0",
+            f"--IdentityProvider.token={token}",
+            f"--ServerApp.root_dir={folder}",
+            "--LabApp.expose_app_in_browser=True",
+        ],
+        env=os.environ | own | {"IPYTHONDIR": str(folder / "ipython")},
+        cwd=folder,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
 
     def answers():
         assert server.poll() is None, "JupyterLab ended"

@@ -32,12 +32,26 @@ class Grid:
     peaks: dict
 
     def config(self, folder):
-        names = ("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads",
-                 "num_key_value_heads", "head_dim", "vocab_size")
+        names = (
+            "num_hidden_layers",
+            "hidden_size",
+            "intermediate_size",
+            "num_attention_heads",
+            "num_key_value_heads",
+            "head_dim",
+            "vocab_size",
+        )
         path = folder / "config.json"
-        path.write_text(json.dumps({"model_type": "llama", "tie_word_embeddings": False,
-                                    "max_position_embeddings": 16384,
-                                    **dict(zip(names, self.shape))}))
+        path.write_text(
+            json.dumps(
+                {
+                    "model_type": "llama",
+                    "tie_word_embeddings": False,
+                    "max_position_embeddings": 16384,
+                    **dict(zip(names, self.shape)),
+                }
+            )
+        )
         return path
 
     @property
@@ -52,20 +66,30 @@ class Grid:
     @property
     def launchable(self):
         """Flags that vLLM accepts and that leave a pool for one request."""
-        return [flags for flags, peak in self.peaks.items() if flags[0] <= flags[1]
-                and self.left_over - peak > REQUESTS.length * self.kappa]
+        return [
+            flags
+            for flags, peak in self.peaks.items()
+            if flags[0] <= flags[1] and self.left_over - peak > REQUESTS.length * self.kappa
+        ]
 
     def launch(self, flags, tokens=True):
         """As printed: GiB to 0.01, tokens a floor to blocks of 16."""
         pool = self.left_over - self.peaks[flags]
-        return Launch(max_num_seqs=flags[0], max_num_batched_tokens=flags[1],
-                      peak_activation=round(self.peaks[flags] / GIB, 2) * GIB,
-                      kv_cache=round(pool / GIB, 2) * GIB, block_size=16, max_model_len=2048,
-                      kv_cache_tokens=int(pool // (16 * self.kappa)) * 16 if tokens else None)
+        return Launch(
+            max_num_seqs=flags[0],
+            max_num_batched_tokens=flags[1],
+            peak_activation=round(self.peaks[flags] / GIB, 2) * GIB,
+            kv_cache=round(pool / GIB, 2) * GIB,
+            block_size=16,
+            max_model_len=2048,
+            kv_cache_tokens=int(pool // (16 * self.kappa)) * 16 if tokens else None,
+        )
 
     def optimum(self, flags, config, tokens=True, requests=REQUESTS):
-        return find_optimum(fit_memory_model([self.launch(each, tokens) for each in flags],
-                                             read_shape(config)), requests)
+        return find_optimum(
+            fit_memory_model([self.launch(each, tokens) for each in flags], read_shape(config)),
+            requests,
+        )
 
     def planned(self, config):
         """The planner's four, each at the point of the grid next to it."""
@@ -74,8 +98,15 @@ class Grid:
         taken = empty.total_memory - empty.pool.value - activation
         plan = plan_launches(config, REQUESTS, gpu_memory=self.left_over + taken, **DEVICE)
         wanted = [(launch.max_num_seqs, launch.max_num_batched_tokens) for launch in plan.launches]
-        return [min(self.launchable, key=lambda flags: sum(
-            abs(math.log(each / value)) for each, value in zip(flags, launch))) for launch in wanted]
+        return [
+            min(
+                self.launchable,
+                key=lambda flags: sum(
+                    abs(math.log(each / value)) for each, value in zip(flags, launch)
+                ),
+            )
+            for launch in wanted
+        ]
 
     def error(self, flags, config):
         """How far C* or B* is from that of all rows, the larger; inf without an answer."""
@@ -86,8 +117,10 @@ class Grid:
             return math.inf
         if part.max_num_seqs is None:
             return math.inf
-        return max(abs(getattr(part, name).n / getattr(whole, name).n - 1)
-                   for name in ("max_num_seqs", "max_num_batched_tokens"))
+        return max(
+            abs(getattr(part, name).n / getattr(whole, name).n - 1)
+            for name in ("max_num_seqs", "max_num_batched_tokens")
+        )
 
     def random_plans(self, count, seed=1):
         rng = random.Random(seed)
@@ -95,10 +128,16 @@ class Grid:
 
 
 def carried():
-    return Grid("llama-4-layers, allocator", (4, 256, 1024, 8, 2, 32, 32000), {
-        (int(row["max_num_seqs"]), int(row["max_num_batched_tokens"])):
-            round(float(row["peak_activation_gib"]) * GIB)
-        for row in rows_of(ROOT / "data/vllm-0.32-profile-grid/launches.csv")})
+    return Grid(
+        "llama-4-layers, allocator",
+        (4, 256, 1024, 8, 2, 32, 32000),
+        {
+            (int(row["max_num_seqs"]), int(row["max_num_batched_tokens"])): round(
+                float(row["peak_activation_gib"]) * GIB
+            )
+            for row in rows_of(ROOT / "data/vllm-0.32-profile-grid/launches.csv")
+        },
+    )
 
 
 def grids():

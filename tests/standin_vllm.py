@@ -19,7 +19,7 @@ import sys
 import time
 
 FIXED = 6442450944 - 2172062269  # TM*U - M - N of the simulated device, bytes
-BLOCK = 32 * 8192                # bytes of KV cache
+BLOCK = 32 * 8192  # bytes of KV cache
 GIB = 2**30
 
 
@@ -68,13 +68,17 @@ try:
     listening.listen()
 except OSError:
     sys.exit("OSError: [Errno 98] Address already in use")
-say("(APIServer pid=31) INFO 11-30 03:50:16 [api_utils.py:286] non-default args: "
+say(
+    "(APIServer pid=31) INFO 11-30 03:50:16 [api_utils.py:286] non-default args: "
     f"{{'model_tag': '{model}', 'model': '{model}', 'max_model_len': 2048, 'enforce_eager': True, "
     f"'block_size': 32, 'gpu_memory_utilization': 0.6, 'max_num_batched_tokens': {tokens}, "
-    f"'max_num_seqs': {seqs}}}")
-say(engine + f"[core.py:120] Initializing a V1 LLM engine (v0.32.0) with config: model='{model}', "
+    f"'max_num_seqs': {seqs}}}"
+)
+say(
+    engine + f"[core.py:120] Initializing a V1 LLM engine (v0.32.0) with config: model='{model}', "
     "dtype=torch.bfloat16, max_seq_len=2048, tensor_parallel_size=1, pipeline_parallel_size=1, "
-    "enforce_eager=True, kv_cache_dtype=auto, device_config=cuda, seed=0")
+    "enforce_eager=True, kv_cache_dtype=auto, device_config=cuda, seed=0"
+)
 say(worker + "[gpu_model_runner.py:5089] Model loading took 1.96 GiB memory and 19.123479 seconds")
 if behaviour == "hangs":
     wait_for_ever()
@@ -85,27 +89,37 @@ if behaviour == "fails":
 if behaviour == "killed":
     os.kill(os.getpid(), signal.SIGKILL)
 if debug:
-    say(worker.replace("INFO", "DEBUG") + "[gpu_worker.py:520] Memory profiling takes 9.10 "
+    say(
+        worker.replace("INFO", "DEBUG") + "[gpu_worker.py:520] Memory profiling takes 9.10 "
         f"seconds. Total non KV cache memory: {2.02 + peak / GIB:.2f}GiB; torch peak memory "
         f"increase: {peak / GIB:.2f}GiB; total consumed (from mem_get_info): 2.02GiB; weights "
-        "memory: 1.96GiB.")
+        "memory: 1.96GiB."
+    )
 say(worker + f"[gpu_worker.py:759] Available KV cache memory: {round(pool / GIB, 2)} GiB")
 if pool < 0:
-    sys.exit("ValueError: No available memory for the cache blocks. Try increasing "
-             "`gpu_memory_utilization` when initializing the engine.")
-say(engine + f"[kv_cache_utils.py:2327] GPU KV cache size: {32 * blocks:,} tokens, Maximum "
-    f"concurrency for 2,048 tokens per request: {32 * blocks / 2048:.2f}x")
+    sys.exit(
+        "ValueError: No available memory for the cache blocks. Try increasing "
+        "`gpu_memory_utilization` when initializing the engine."
+    )
+say(
+    engine + f"[kv_cache_utils.py:2327] GPU KV cache size: {32 * blocks:,} tokens, Maximum "
+    f"concurrency for 2,048 tokens per request: {32 * blocks / 2048:.2f}x"
+)
 if behaviour == "oom":
-    sys.exit(f"RuntimeError: CUDA out of memory occurred when warming up sampler with {seqs} dummy "
-             "requests. Please try lowering `max_num_seqs` or `gpu_memory_utilization` when "
-             "initializing the engine.")
-say(worker + "[gpu_worker.py:1034] Free memory on device (9.8/10.0 GiB) on startup. Desired GPU "
+    sys.exit(
+        f"RuntimeError: CUDA out of memory occurred when warming up sampler with {seqs} dummy "
+        "requests. Please try lowering `max_num_seqs` or `gpu_memory_utilization` when "
+        "initializing the engine."
+    )
+say(
+    worker + "[gpu_worker.py:1034] Free memory on device (9.8/10.0 GiB) on startup. Desired GPU "
     "memory utilization is (0.6, 6.0 GiB). Actual usage is 2.02 GiB for consumed memory (weights + "
     f"non-torch), {round(peak / GIB, 2)} GiB for peak activation, and 0.0 GiB for CUDAGraph "
     f"memory. Replace gpu_memory_utilization config with `--kv-cache-memory={pool - 150 * 2**20}` "
     f"({(pool - 150 * 2**20) / GIB:.2f} GiB) to fit into requested memory, or "
     "`--kv-cache-memory=7793022199` (7.26 GiB) to fully utilize gpu memory. Current kv cache "
-    f"memory in use is {round(pool / GIB, 2)} GiB.")
+    f"memory in use is {round(pool / GIB, 2)} GiB."
+)
 say(engine + "[core.py:402] init engine (profile, create kv cache, warmup model) took 10.60 s")
 say("INFO:     Application startup complete.")
 wait_for_ever()

@@ -7,8 +7,12 @@ import pytest
 from click.testing import CliRunner
 
 from conftest import ROOT
-from vllm_tuning.budget.admission import (RunningRequest, lengths_from_histograms, seqs_by_length,
-                                          seqs_for_risk)
+from vllm_tuning.budget.admission import (
+    RunningRequest,
+    lengths_from_histograms,
+    seqs_by_length,
+    seqs_for_risk,
+)
 from vllm_tuning.cli import main
 from vllm_tuning.kv_cache import CacheLayout, Group
 from vllm_tuning.load.window import lengths_of
@@ -97,9 +101,16 @@ def test_lengths_of_scrapes_over_time_are_those_between_the_first_and_the_last()
     assert {(each.input_len, each.output_len) for each in lengths} == {(128, 128)}
 
 
-@pytest.mark.parametrize("old, new", [('le="1000.0"', 'le="nan"'), ('le="1000.0"', 'le="1e300"'),
-                                      ('le="1000.0"', 'le="-3"'), (" 50.0", " inf"),
-                                      (" 50.0", " -5")])
+@pytest.mark.parametrize(
+    "old, new",
+    [
+        ('le="1000.0"', 'le="nan"'),
+        ('le="1000.0"', 'le="1e300"'),
+        ('le="1000.0"', 'le="-3"'),
+        (" 50.0", " inf"),
+        (" 50.0", " -5"),
+    ],
+)
 def test_a_histogram_that_is_none(old, new, tmp_path):
     with pytest.raises(InputError, match="prompt_tokens_bucket"):
         scraped(tmp_path, METRICS.replace(old, new))
@@ -120,13 +131,26 @@ def test_lengths_of_a_histogram_with_its_mean_by_hand():
     assert {each.output_len for each in lengths} == {128}
 
 
-@pytest.mark.parametrize("name, text", [
-    ("lengths.csv", "prompt_tokens,output_tokens\n" + "1000,200\n" * 95 + "2000,500\n" * 5),
-    ("metrics.prom", METRICS)])
+@pytest.mark.parametrize(
+    "name, text",
+    [
+        ("lengths.csv", "prompt_tokens,output_tokens\n" + "1000,200\n" * 95 + "2000,500\n" * 5),
+        ("metrics.prom", METRICS),
+    ],
+)
 def test_the_command_reads_requests(name, text, tmp_path):
-    (tmp_path / "config.json").write_text(json.dumps({
-        "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
-        "num_key_value_heads": 8, "vocab_size": 128256, "max_position_embeddings": 8192}))
+    (tmp_path / "config.json").write_text(
+        json.dumps(
+            {
+                "hidden_size": 4096,
+                "num_hidden_layers": 32,
+                "num_attention_heads": 32,
+                "num_key_value_heads": 8,
+                "vocab_size": 128256,
+                "max_position_embeddings": 8192,
+            }
+        )
+    )
     (tmp_path / name).write_text(text)
     flags = ["budget", str(tmp_path), "--kv-cache-gib", "54.8", "--lengths", str(tmp_path / name)]
     answer = json.loads(CliRunner().invoke(main, [*flags, "--json"]).stdout)

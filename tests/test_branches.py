@@ -14,20 +14,27 @@ HIDDEN = 512.0  # 256 hidden x 2 bytes
 
 def readings(grid, which=slice(None)):
     peak = grid["peak"][which]
-    return Readings(grid["tokens"][which], grid["seqs"][which], peak,
-                    np.full(len(peak), 0.5 / 3**0.5), np.ones(len(peak)))
+    return Readings(
+        grid["tokens"][which],
+        grid["seqs"][which],
+        peak,
+        np.full(len(peak), 0.5 / 3**0.5),
+        np.ones(len(peak)),
+    )
 
 
 def test_nist_norris_to_ten_digits():
     text = (ROOT / "tests/data/nist-norris.csv").read_text()
-    data = np.array([line.split(",") for line in text.splitlines()
-                     if line[0] not in "#x"], dtype=float)
+    data = np.array(
+        [line.split(",") for line in text.splitlines() if line[0] not in "#x"], dtype=float
+    )
     x, y = data.T
     fit = least_squares(np.column_stack([np.ones(36), x]), y)
     variance = fit.chi2 / fit.dof
     assert fit.params == pytest.approx([-0.262323073774029, 1.00211681802045], rel=1e-10)
     assert np.sqrt(variance * np.diag(fit.covariance)) == pytest.approx(
-        [0.232818234301152, 0.429796848199937e-03], rel=1e-10)
+        [0.232818234301152, 0.429796848199937e-03], rel=1e-10
+    )
     assert variance**0.5 == pytest.approx(0.884796396144373, rel=1e-10)
 
 
@@ -58,8 +65,10 @@ def test_all_rows_of_the_real_profile_run(grid):
 
 
 def test_any_four_launches_that_identify_the_slopes_predict_the_held_out_rows(grid):
-    in_sampler = 769068 * np.minimum(grid["seqs"], grid["tokens"]) + 512 * grid["tokens"] \
+    in_sampler = (
+        769068 * np.minimum(grid["seqs"], grid["tokens"]) + 512 * grid["tokens"]
         > 10240 * grid["tokens"]
+    )
     draw, tried = random.Random(7), 0
     while tried < 300:
         four = np.array(draw.sample(range(len(in_sampler)), 4))
@@ -70,8 +79,14 @@ def test_any_four_launches_that_identify_the_slopes_predict_the_held_out_rows(gr
         tried += 1
         fit = fit_branches(readings(grid, four), HIDDEN)
         predicted = peak_activation(
-            grid["tokens"], grid["seqs"], fit.model_branch.slope, fit.model_branch.intercept,
-            fit.sampler_branch.slope, fit.sampler_branch.intercept, fit.sampler_branch.k)
+            grid["tokens"],
+            grid["seqs"],
+            fit.model_branch.slope,
+            fit.model_branch.intercept,
+            fit.sampler_branch.slope,
+            fit.sampler_branch.intercept,
+            fit.sampler_branch.k,
+        )
         assert predicted == pytest.approx(grid["peak"], rel=1e-3), four
 
 
@@ -82,21 +97,28 @@ def synthetic(pairs, peak, unit=0.01, seed=0):
 
 
 def test_one_branch_only_is_left_one_branch():
-    fit = fit_branches(synthetic([(1024 * n, 64) for n in range(1, 9)], lambda b, c: 0.1 + 1e-3 * b))
+    fit = fit_branches(
+        synthetic([(1024 * n, 64) for n in range(1, 9)], lambda b, c: 0.1 + 1e-3 * b)
+    )
     assert not fit.sampler.any() and fit.model_branch.slope == pytest.approx(1e-3, rel=0.02)
 
 
 def test_a_single_launch_off_by_rounding_makes_no_branch():
-    fit = fit_branches(synthetic([(16384, 128), (32768, 128), (65536, 128), (81920, 128)],
-                                 lambda b, c: np.array([-11.32, -9.64, -6.24, -4.53])))
+    fit = fit_branches(
+        synthetic(
+            [(16384, 128), (32768, 128), (65536, 128), (81920, 128)],
+            lambda b, c: np.array([-11.32, -9.64, -6.24, -4.53]),
+        )
+    )
     assert not fit.sampler.any()
 
 
 def test_three_hundred_launches_with_both_branches():
     draw = np.random.default_rng(3)
     pairs = list(zip(draw.integers(256, 16384, 300), draw.integers(1, 512, 300)))
-    fit = fit_branches(synthetic(pairs, lambda b, c: peak_activation(
-        b, c, 1e-4, 0.02, 3e-3, 0.05, 1e-5)))
+    fit = fit_branches(
+        synthetic(pairs, lambda b, c: peak_activation(b, c, 1e-4, 0.02, 3e-3, 0.05, 1e-5))
+    )
     assert fit.model_branch.slope == pytest.approx(1e-4, abs=4 * fit.model_branch.slope_error)
     assert fit.sampler_branch.slope == pytest.approx(3e-3, abs=4 * fit.sampler_branch.slope_error)
     assert fit.k_fitted and fit.sampler_branch.k == pytest.approx(1e-5, rel=0.05)
@@ -112,8 +134,11 @@ def test_both_branches_are_found_over_many_random_laws():
         pairs = [(512, 128), (512, 512), (2048, 16), (16384, 16)]
         found = fit_branches(synthetic(pairs, lambda b, c: peak_activation(b, c, k1, 0, k2, 0, 0)))
         model, sampler = found.model_branch, found.sampler_branch
-        inside += (found.both_slopes and abs(model.slope - k1) < 2.5 * model.slope_error
-                   and abs(sampler.slope - k2) < 2.5 * sampler.slope_error)
+        inside += (
+            found.both_slopes
+            and abs(model.slope - k1) < 2.5 * model.slope_error
+            and abs(sampler.slope - k2) < 2.5 * sampler.slope_error
+        )
     assert inside >= 190
 
 

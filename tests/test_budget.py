@@ -34,11 +34,21 @@ def model(name, folder=None):
 
 def server(row):
     given = float(row["model_weights_gib"]) * GIB if row["weights_given"] == "yes" else None
-    return Server(total_memory=float(row["total_memory_gib"]) * GIB, weights=given,
-                  gpu_memory_utilization=float(row["gpu_memory_utilization"]),
-                  vllm_version=row["vllm_version"], **{name: int(row[name]) for name in (
-                      "max_num_seqs", "max_num_batched_tokens", "tensor_parallel_size",
-                      "pipeline_parallel_size")})
+    return Server(
+        total_memory=float(row["total_memory_gib"]) * GIB,
+        weights=given,
+        gpu_memory_utilization=float(row["gpu_memory_utilization"]),
+        vllm_version=row["vllm_version"],
+        **{
+            name: int(row[name])
+            for name in (
+                "max_num_seqs",
+                "max_num_batched_tokens",
+                "tensor_parallel_size",
+                "pipeline_parallel_size",
+            )
+        },
+    )
 
 
 def judged(rows):
@@ -47,8 +57,13 @@ def judged(rows):
     for row in rows:
         pool = memory_budget(model(row["model"]), server(row)).pool
         real = float(row["kv_cache_gib"])
-        found.append((abs(pool.value / GIB / real - 1), pool.low / GIB <= real <= pool.high / GIB,
-                      (pool.high - pool.low) / 2 / GIB))
+        found.append(
+            (
+                abs(pool.value / GIB / real - 1),
+                pool.low / GIB <= real <= pool.high / GIB,
+                (pool.high - pool.low) / 2 / GIB,
+            )
+        )
     return map(np.array, zip(*found))
 
 
@@ -90,29 +105,56 @@ def test_the_lesson_of_an_8b_model_on_an_h100(tmp_path):
 
 
 def test_the_parts_and_the_pool_add_up_and_a_launch_is_measured():
-    launch = Launch(total_memory=79.19 * GIB, gpu_memory_utilization=0.95,
-                    model_weights=14.99 * GIB, non_torch=0.25 * GIB,
-                    peak_activation=1.89 * GIB, kv_cache=58.11 * GIB,
-                    vllm_version="0.19.0", max_num_seqs=1024, max_num_batched_tokens=8192)
-    flags = Server(total_memory=79.19 * GIB, gpu_memory_utilization=0.95, max_num_seqs=1024,
-                   max_num_batched_tokens=8192, vllm_version="0.19.0")
+    launch = Launch(
+        total_memory=79.19 * GIB,
+        gpu_memory_utilization=0.95,
+        model_weights=14.99 * GIB,
+        non_torch=0.25 * GIB,
+        peak_activation=1.89 * GIB,
+        kv_cache=58.11 * GIB,
+        vllm_version="0.19.0",
+        max_num_seqs=1024,
+        max_num_batched_tokens=8192,
+    )
+    flags = Server(
+        total_memory=79.19 * GIB,
+        gpu_memory_utilization=0.95,
+        max_num_seqs=1024,
+        max_num_batched_tokens=8192,
+        vllm_version="0.19.0",
+    )
     measured = memory_budget(model("Llama-3.1-8B"), flags, launch)
     assert {part.source for part in measured.parts} == {measured.pool.source} == {"measured"}
     assert measured.requested - sum(part.value for part in measured.parts) == pytest.approx(
-        measured.pool.value, abs=0.02 * GIB)
+        measured.pool.value, abs=0.02 * GIB
+    )
     estimated = memory_budget(model("Llama-3.1-8B"), flags)
     assert estimated.requested == pytest.approx(
-        estimated.pool.value + sum(part.value for part in estimated.parts))
+        estimated.pool.value + sum(part.value for part in estimated.parts)
+    )
     spread = math.hypot(*(part.spread for part in estimated.parts))
     assert estimated.pool.high - estimated.pool.low == pytest.approx(2 * 1.6449 * spread, rel=1e-4)
 
 
-@pytest.mark.parametrize("name, billions", [
-    ("Llama-3.1-8B", 8.03), ("Llama-3.3-70B", 70.55), ("Mixtral-8x7B", 46.7),
-    ("Qwen3-30B-A3B", 30.5),
-    ("Qwen1.5-MoE-A2.7B", 14.3), ("DeepSeek-V2-Lite", 15.7), ("opt-6.7b", 6.66), ("phi-2", 2.78),
-    ("gpt-oss-20b", 20.9), ("granite-4.0-h-small", 32.2), ("Qwen2.5-7B", 7.62),
-    ("Llama-4-Scout", 107.8), ("gemma-3-27b", 27.0), ("Qwen3.8-27B", 26.9)])
+@pytest.mark.parametrize(
+    "name, billions",
+    [
+        ("Llama-3.1-8B", 8.03),
+        ("Llama-3.3-70B", 70.55),
+        ("Mixtral-8x7B", 46.7),
+        ("Qwen3-30B-A3B", 30.5),
+        ("Qwen1.5-MoE-A2.7B", 14.3),
+        ("DeepSeek-V2-Lite", 15.7),
+        ("opt-6.7b", 6.66),
+        ("phi-2", 2.78),
+        ("gpt-oss-20b", 20.9),
+        ("granite-4.0-h-small", 32.2),
+        ("Qwen2.5-7B", 7.62),
+        ("Llama-4-Scout", 107.8),
+        ("gemma-3-27b", 27.0),
+        ("Qwen3.8-27B", 26.9),
+    ],
+)
 def test_parameters_as_published(name, billions):
     assert count_parameters(model(name)) / 1e9 == pytest.approx(billions, rel=0.02)
 
@@ -121,21 +163,37 @@ _GROUPS = {"config_groups": {"group_0": {"weights": {"num_bits": 8}}}}
 SCHEMES = {
     "fp8": {"quant_method": "fp8"},
     "w8": {"quant_method": "compressed-tensors", **_GROUPS},
-    "w4": {"quant_method": "compressed-tensors", "config_groups": {
-        "group_0": {"weights": {"num_bits": 4, "group_size": 128}}}},
+    "w4": {
+        "quant_method": "compressed-tensors",
+        "config_groups": {"group_0": {"weights": {"num_bits": 4, "group_size": 128}}},
+    },
     "awq": {"quant_method": "awq", "bits": 4, "group_size": 128},
-    "mxfp4": {"quant_method": "mxfp4"}}
+    "mxfp4": {"quant_method": "mxfp4"},
+}
 
 
-@pytest.mark.parametrize("name, scheme, gpus, printed", [
-    ("Llama-3.1-8B", "w8", 1, 8.49), ("Llama-3.1-8B", "w4", 1, 5.38),
-    ("Qwen2.5-7B", "fp8", 1, 8.14), ("Llama-3.3-70B", "w8", 2, 33.88),
-    ("gpt-oss-20b", "mxfp4", 1, 13.72)])
+@pytest.mark.parametrize(
+    "name, scheme, gpus, printed",
+    [
+        ("Llama-3.1-8B", "w8", 1, 8.49),
+        ("Llama-3.1-8B", "w4", 1, 5.38),
+        ("Qwen2.5-7B", "fp8", 1, 8.14),
+        ("Llama-3.3-70B", "w8", 2, 33.88),
+        ("gpt-oss-20b", "mxfp4", 1, 13.72),
+    ],
+)
 def test_quantized_weights_against_what_logs_print(name, scheme, gpus, printed):
     config = config_of({**MODELS[name]["config"], "quantization_config": SCHEMES[scheme]})
-    found = weights(config, Server(total_memory=79 * GIB, gpu_memory_utilization=0.9,
-                                   max_num_seqs=128, max_num_batched_tokens=2048,
-                                   tensor_parallel_size=gpus))
+    found = weights(
+        config,
+        Server(
+            total_memory=79 * GIB,
+            gpu_memory_utilization=0.9,
+            max_num_seqs=128,
+            max_num_batched_tokens=2048,
+            tensor_parallel_size=gpus,
+        ),
+    )
     near = 0.02 if scheme != "mxfp4" else 0.07
     assert found.value / GIB == pytest.approx(printed, rel=near)
     assert abs(found.value / GIB - printed) < 1.645 * found.spread / GIB
@@ -144,25 +202,50 @@ def test_quantized_weights_against_what_logs_print(name, scheme, gpus, printed):
 def test_parameters_by_hand_where_layers_differ():
     """Keys of 24, values of 16, two KV heads and four in the window; the second layer has experts:
     64 x (96 + 48 + 32 + 64) + 3 x 64 x 32, 64 x (96 + 96 + 64 + 64) + 4 x 3 x 64 x 8 + 64 x 4."""
-    shape = {"model_type": "mimo_v2_flash", "hidden_size": 64, "num_hidden_layers": 2,
-             "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 24, "v_head_dim": 16,
-             "swa_num_key_value_heads": 4, "swa_head_dim": 24, "swa_v_head_dim": 16,
-             "sliding_window": 128, "hybrid_layer_pattern": [0, 1], "intermediate_size": 32,
-             "n_routed_experts": 4, "moe_intermediate_size": 8, "moe_layer_freq": [0, 1],
-             "vocab_size": 128}
+    shape = {
+        "model_type": "mimo_v2_flash",
+        "hidden_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 24,
+        "v_head_dim": 16,
+        "swa_num_key_value_heads": 4,
+        "swa_head_dim": 24,
+        "swa_v_head_dim": 16,
+        "sliding_window": 128,
+        "hybrid_layer_pattern": [0, 1],
+        "intermediate_size": 32,
+        "n_routed_experts": 4,
+        "moe_intermediate_size": 8,
+        "moe_layer_freq": [0, 1],
+        "vocab_size": 128,
+    }
     assert count_parameters(config_of(shape)) == 21_504 + 26_880 + 2 * 128 * 64
 
 
 def test_four_bits_by_hand():
     """Two layers of 4 x 64 x 64 and 3 x 64 x 128: 81,920 weights at 4 + 16/128 bits, two tables."""
-    shape = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 128,
-             "intermediate_size": 128, "quantization_config": SCHEMES["awq"]}
+    shape = {
+        "hidden_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "vocab_size": 128,
+        "intermediate_size": 128,
+        "quantization_config": SCHEMES["awq"],
+    }
     assert weight_bytes(config_of(shape)) == 81_920 * 4.125 / 8 + 2 * 128 * 64 * 2
 
 
-@pytest.mark.parametrize("scheme", [
-    {"quant_method": "bitnet"}, {"bits": 4}, {"quant_method": "awq"},
-    {"quant_method": "compressed-tensors", "config_groups": {}}])
+@pytest.mark.parametrize(
+    "scheme",
+    [
+        {"quant_method": "bitnet"},
+        {"bits": 4},
+        {"quant_method": "awq"},
+        {"quant_method": "compressed-tensors", "config_groups": {}},
+    ],
+)
 def test_a_scheme_that_does_not_tell_the_size(scheme, tmp_path):
     shape = {**MODELS["Llama-3.1-8B"]["config"], "quantization_config": scheme}
     (tmp_path / "config.json").write_text(json.dumps(shape))
@@ -174,10 +257,21 @@ def test_a_scheme_that_does_not_tell_the_size(scheme, tmp_path):
 
 def test_one_arithmetic_for_bars_and_budget():
     """A launch by hand: 80 x 0.9 - 15 - 1 - 2 = 54; the pool of an estimate and A - P agree."""
-    launch = Launch(total_memory=80 * GIB, gpu_memory_utilization=0.9, model_weights=15 * GIB,
-                    non_torch=1 * GIB, peak_activation=2 * GIB, vllm_version="0.19.0")
-    flags = Server(total_memory=80 * GIB, gpu_memory_utilization=0.9, max_num_seqs=128,
-                   max_num_batched_tokens=2048, vllm_version="0.19.0")
+    launch = Launch(
+        total_memory=80 * GIB,
+        gpu_memory_utilization=0.9,
+        model_weights=15 * GIB,
+        non_torch=1 * GIB,
+        peak_activation=2 * GIB,
+        vllm_version="0.19.0",
+    )
+    flags = Server(
+        total_memory=80 * GIB,
+        gpu_memory_utilization=0.9,
+        max_num_seqs=128,
+        max_num_batched_tokens=2048,
+        vllm_version="0.19.0",
+    )
     pool = memory_budget(model("Llama-3.1-8B"), flags, launch).pool
     assert pool.value == pytest.approx(54 * GIB) and pool.source == "estimated"
     assert pool.value == pytest.approx(launch.left_over - launch.peak_activation)
@@ -190,8 +284,11 @@ def test_a_max_model_len_that_vllm_refuses(tmp_path):
     found = capacity(path, kv_cache=1.5 * GIB, max_model_len=262144)
     assert found.max_concurrency < 1 and found.longest_request < 262144
     at = found.cache.request_blocks(found.longest_request, found.max_num_batched_tokens)
-    assert at <= found.blocks < found.cache.request_blocks(found.longest_request + 1,
-                                                           found.max_num_batched_tokens)
+    assert (
+        at
+        <= found.blocks
+        < found.cache.request_blocks(found.longest_request + 1, found.max_num_batched_tokens)
+    )
     text = run(path, "--kv-cache-gib", 1.5, "--max-model-len", 262144).stdout
     assert "will not start" in text and f"{found.longest_request:,}" in text
 
@@ -205,10 +302,19 @@ def test_the_memory_of_cards_and_a_card_that_is_not_known(tmp_path):
         capacity(path, gpu="A100")
 
 
-@pytest.mark.parametrize("flags", [{"utilization": 0.0}, {"utilization": math.nan},
-                                   {"max_model_len": 0}, {"max_num_seqs": 10**12},
-                                   {"utilization": "much"}, {"max_model_len": "8K"},
-                                   {"max_model_len": 8192.5}, {"vllm_version": "newest"}])
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"utilization": 0.0},
+        {"utilization": math.nan},
+        {"max_model_len": 0},
+        {"max_num_seqs": 10**12},
+        {"utilization": "much"},
+        {"max_model_len": "8K"},
+        {"max_model_len": 8192.5},
+        {"vllm_version": "newest"},
+    ],
+)
 def test_flags_from_a_notebook_are_checked(flags, tmp_path):
     with pytest.raises(InputError, match=next(iter(flags))):
         capacity(model("Llama-3.1-8B", tmp_path), gpu="H100", **flags)
@@ -231,8 +337,21 @@ def run(*args):
 
 def test_the_command_prints_json_and_a_narrow_table(tmp_path):
     path = model("gemma-3-27b", tmp_path)
-    flags = [path, "--gpu", "h100", "--utilization", 0.95, "--vllm-version", "0.19.0",
-             "--max-model-len", 8192, "--input-len", "1K", "--output-len", 256]
+    flags = [
+        path,
+        "--gpu",
+        "h100",
+        "--utilization",
+        0.95,
+        "--vllm-version",
+        "0.19.0",
+        "--max-model-len",
+        8192,
+        "--input-len",
+        "1K",
+        "--output-len",
+        256,
+    ]
     answer = json.loads(run(*flags, "--json").stdout)
     assert answer["kv_bytes_per_request"] == {"fixed": 6 * 577 * 1310720, "per_token": 81920}
     assert answer["pool_low_gib"] < 19.53 < answer["pool_high_gib"]  # as printed
@@ -253,8 +372,15 @@ def test_without_a_gpu_only_costs(tmp_path):
 
 
 def test_a_pool_that_nothing_is_left_for(tmp_path):
-    done = run(model("Llama-3.3-70B", tmp_path), "--gpu", "A100-40GB", "--input-len", 10,
-               "--output-len", 10)
+    done = run(
+        model("Llama-3.3-70B", tmp_path),
+        "--gpu",
+        "A100-40GB",
+        "--input-len",
+        10,
+        "--output-len",
+        10,
+    )
     assert done.exit_code == 0 and "Nothing" in done.stdout
     answer = json.loads(run(model("Llama-3.3-70B", tmp_path), "--gpu", "H100", "--json").stdout)
     assert answer["pool_gib"] < 0 and answer["pool_tokens"] == 0
@@ -264,19 +390,34 @@ def test_a_log_in_place_of_estimates(tmp_path):
     (tmp_path / "launches.csv").write_text(
         "vllm_version,total_memory_gib,gpu_memory_utilization,model_weights_gib,non_torch_gib,"
         "peak_activation_gib,kv_cache_gib,max_num_seqs,max_num_batched_tokens\n"
-        "0.19.0,79.19,0.95,14.99,0.25,1.89,58.11,1024,8192\n")
-    answer = json.loads(run(model("Llama-3.1-8B", tmp_path), "--launches",
-                            tmp_path / "launches.csv", "--json").stdout)
+        "0.19.0,79.19,0.95,14.99,0.25,1.89,58.11,1024,8192\n"
+    )
+    answer = json.loads(
+        run(
+            model("Llama-3.1-8B", tmp_path), "--launches", tmp_path / "launches.csv", "--json"
+        ).stdout
+    )
     assert answer["pool_gib"] == pytest.approx(58.11) and answer["pool_source"] == "measured"
     assert answer["pool_tokens"] == pytest.approx(476_000, rel=2e-4)
 
 
 TWO_GPUS = Launch(  # as a log of Llama 3.3 70B in fp8 on two H100 prints it
-    vllm_version="0.19.0", tensor_parallel_size=2, pipeline_parallel_size=1, max_num_seqs=1024,
-    max_num_batched_tokens=8192, max_model_len=8192, total_memory=79.19 * GIB,
-    gpu_memory_utilization=0.95, model_weights=33.88 * GIB, non_torch=2.1 * GIB,
-    peak_activation=1.96 * GIB, kv_cache=37.28 * GIB, kv_cache_tokens=244304,
-    max_concurrency=29.82, kv_cache_dtype="auto")
+    vllm_version="0.19.0",
+    tensor_parallel_size=2,
+    pipeline_parallel_size=1,
+    max_num_seqs=1024,
+    max_num_batched_tokens=8192,
+    max_model_len=8192,
+    total_memory=79.19 * GIB,
+    gpu_memory_utilization=0.95,
+    model_weights=33.88 * GIB,
+    non_torch=2.1 * GIB,
+    peak_activation=1.96 * GIB,
+    kv_cache=37.28 * GIB,
+    kv_cache_tokens=244304,
+    max_concurrency=29.82,
+    kv_cache_dtype="auto",
+)
 
 
 def test_the_flags_of_a_launch_are_taken(tmp_path):
@@ -306,7 +447,8 @@ def test_figures_that_other_flags_move_are_not_taken(tmp_path):
         assert (graphs.source, graphs.value) == ("measured", charge * GIB)
     given = capacity(path, launch=TWO_GPUS, weights=30 * GIB).budget
     assert given.parts[0].source == "given" and given.pool.value / GIB == pytest.approx(
-        75.2305 - 30 - 2.1 - 1.96)
+        75.2305 - 30 - 2.1 - 1.96
+    )
     fp8 = capacity(path, launch=TWO_GPUS, kv_cache_dtype="fp8")  # twice the tokens, the same GiB
     assert fp8.pool.source == "measured" and not fp8.contradicted
     assert fp8.tokens(fp8.pool.value) == pytest.approx(2 * 244304, rel=2e-4)
@@ -319,41 +461,68 @@ def test_a_launch_that_does_not_print_the_cards_memory(tmp_path):
     assert found.tokens(found.pool.value) == pytest.approx(449_000, rel=1e-3)
 
 
-@pytest.mark.parametrize("name, flags", [
-    ("Qwen2.5-7B", {}), ("Llama-3.3-70B", {"decode_context_parallel_size": 2})])
+@pytest.mark.parametrize(
+    "name, flags", [("Qwen2.5-7B", {}), ("Llama-3.3-70B", {"decode_context_parallel_size": 2})]
+)
 def test_a_launch_of_another_model_is_told(name, flags, tmp_path):
     assert capacity(model(name, tmp_path), launch=TWO_GPUS, **flags).contradicted
     (tmp_path / "launches.csv").write_text(
-        "kv_cache_gib,kv_cache_tokens,tensor_parallel_size\n37.28,244304,2\n")
-    done = run(model(name, tmp_path), "--launches", tmp_path / "launches.csv", *(
-        f"--{flag.replace('_', '-')}={value}" for flag, value in flags.items()))
+        "kv_cache_gib,kv_cache_tokens,tensor_parallel_size\n37.28,244304,2\n"
+    )
+    done = run(
+        model(name, tmp_path),
+        "--launches",
+        tmp_path / "launches.csv",
+        *(f"--{flag.replace('_', '-')}={value}" for flag, value in flags.items()),
+    )
     assert "The launch printed 244,304 tokens" in done.stdout
 
 
 def test_an_fp8_cache_of_a_hybrid_model(tmp_path):
     """Its blocks are those of the states, as large as before, with twice the tokens in them."""
     text = run(model("Qwen3.8-27B", tmp_path), "--gpu", "H100", "--max-model-len", 262144).stdout
-    tokens = [int(line.split(" tokens")[0].split()[-1].replace(",", ""))
-              for line in text.splitlines() if " tokens, " in line or "fp8" in line]
+    tokens = [
+        int(line.split(" tokens")[0].split()[-1].replace(",", ""))
+        for line in text.splitlines()
+        if " tokens, " in line or "fp8" in line
+    ]
     assert len(tokens) == 2 and tokens[1] == pytest.approx(2 * tokens[0], rel=0.02)
 
 
-@pytest.mark.parametrize("args", [
-    ["--utilization", "nan"], ["--utilization", "1.5"], ["--gpu", "H7"], ["--gpu-memory", "nan"],
-    ["--gpu-memory", "-1"], ["--input-len", "5"], ["--tensor-parallel-size", "0"],
-    ["--vllm-version", "newest"]])
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["--utilization", "nan"],
+        ["--utilization", "1.5"],
+        ["--gpu", "H7"],
+        ["--gpu-memory", "nan"],
+        ["--gpu-memory", "-1"],
+        ["--input-len", "5"],
+        ["--tensor-parallel-size", "0"],
+        ["--vllm-version", "newest"],
+    ],
+)
 def test_bad_usage_is_2(args, tmp_path):
     assert run(model("Llama-3.1-8B", tmp_path), *args).exit_code == 2
 
 
-@pytest.mark.parametrize("args, named", [
-    (["--kv-cache-dtype", "int3"], "int3"), (["--tensor-parallel-size", "3"], "KV heads"),
-    (["--pipeline-parallel-size", "99"], "pipeline stages"),
-    (["--input-len", "1000000", "--output-len", "1", "--max-model-len", "8192"], "max_model_len"),
-    (["--tensor-parallel-size", "64"], "attention heads"),
-    (["--decode-context-parallel-size", "2"], "decode_context_parallel_size"),
-    (["--max-num-seqs", "1024", "--max-num-batched-tokens", "512"], "max_num_seqs"),
-    (["--lengths", "nowhere.csv"], "nowhere.csv"), (["--launches", "nowhere.csv"], "nowhere.csv")])
+@pytest.mark.parametrize(
+    "args, named",
+    [
+        (["--kv-cache-dtype", "int3"], "int3"),
+        (["--tensor-parallel-size", "3"], "KV heads"),
+        (["--pipeline-parallel-size", "99"], "pipeline stages"),
+        (
+            ["--input-len", "1000000", "--output-len", "1", "--max-model-len", "8192"],
+            "max_model_len",
+        ),
+        (["--tensor-parallel-size", "64"], "attention heads"),
+        (["--decode-context-parallel-size", "2"], "decode_context_parallel_size"),
+        (["--max-num-seqs", "1024", "--max-num-batched-tokens", "512"], "max_num_seqs"),
+        (["--lengths", "nowhere.csv"], "nowhere.csv"),
+        (["--launches", "nowhere.csv"], "nowhere.csv"),
+    ],
+)
 def test_bad_input_is_one_line_and_1(args, named, tmp_path):
     done = run(model("Llama-3.1-8B", tmp_path), *args)
     assert done.exit_code == 1 and named in done.stderr and done.stderr.count("\n") == 1

@@ -17,14 +17,17 @@ from vllm_tuning.units import GIB
 from vllm_tuning.workload import Workload, read_lengths
 
 LLAMA = DATA / "llama-3.1-8b-rtx3090"
-SHAPES = {name: cache_layout(config_of(shape)) for name, shape in json.loads(
-    (DATA / "shapes.json").read_text()).items()}
+SHAPES = {
+    name: cache_layout(config_of(shape))
+    for name, shape in json.loads((DATA / "shapes.json").read_text()).items()
+}
 
 
 @pytest.fixture(scope="module")
 def chat():
-    return capacity(LLAMA, gpu="H100", utilization=0.92, max_model_len=131072,
-                    lengths=(Workload(1000, 800),))
+    return capacity(
+        LLAMA, gpu="H100", utilization=0.92, max_model_len=131072, lengths=(Workload(1000, 800),)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -50,8 +53,10 @@ def test_one_per_cent_of_utilization(chat):
 
 
 def test_requests_against_length(chat):
-    printed, served = (line(figures.requests_by_length(chat), label)[0]
-                       for label in ("max_model_len", "the requests"))
+    printed, served = (
+        line(figures.requests_by_length(chat), label)[0]
+        for label in ("max_model_len", "the requests")
+    )
     assert printed[0] == 131072 and printed[1] == pytest.approx(3.43, abs=0.06)
     assert served[0] == 1800 and served[1] == pytest.approx(250, abs=2)
 
@@ -68,8 +73,10 @@ def test_the_pool_fills_at_the_last_token(chat):
 def test_the_risk_by_drawing(real):
     """Half the requests at the mean overflow the pool; at the marked count 1 in 100 do."""
     ax = figures.overflow_risk(real)
-    rng, inputs, outputs = np.random.default_rng(3), *np.array(
-        [(each.input_len, each.output_len) for each in real.lengths]).T
+    rng, inputs, outputs = (
+        np.random.default_rng(3),
+        *np.array([(each.input_len, each.output_len) for each in real.lengths]).T,
+    )
     for count, risk in ((real.risk.max_num_seqs, 0.01), (line(ax, "pool / mean")[0, 0], 0.5)):
         met = rng.choice(len(outputs), (4000, int(count)), p=outputs / outputs.sum())
         held = np.ceil((inputs[met] + np.ceil(rng.random(met.shape) * outputs[met])) / 16).sum(1)
@@ -79,8 +86,11 @@ def test_the_risk_by_drawing(real):
 
 def test_what_families_cost():
     table = figures.cost_table(SHAPES, 40 * GIB, 8192).data
-    rows = {row[0]: row[1:] for line in table.splitlines()[4:]
-            for row in [[cell.strip() for cell in line.strip("|").split("|")]]}
+    rows = {
+        row[0]: row[1:]
+        for line in table.splitlines()[4:]
+        for row in [[cell.strip() for cell in line.strip("|").split("|")]]
+    }
     assert rows["Llama 2 7B"][0] == "524,288" and rows["Llama 3.1 8B"][0] == "131,072"
     assert rows["DeepSeek V2 Lite"][0] == f"{27 * 576 * 2:,}"
     assert rows["Falcon 7B"][0] == f"{2 * 32 * 64 * 2:,}"
@@ -97,9 +107,15 @@ def test_ten_times_the_tokens_of_the_same_pool():
     assert f"| {old:,} | {new:,} | 9.7 |" in table
 
 
-@pytest.mark.parametrize("draw, args", [
-    (figures.knobs, ()), (figures.utilization_curve, ()), (figures.filling, ([1024, 1],)),
-    (figures.requests_by_length, ())])
+@pytest.mark.parametrize(
+    "draw, args",
+    [
+        (figures.knobs, ()),
+        (figures.utilization_curve, ()),
+        (figures.filling, ([1024, 1],)),
+        (figures.requests_by_length, ()),
+    ],
+)
 def test_the_same_bytes_and_no_pool(draw, args, chat):
     assert rendered(draw, chat, *args, height=3) == rendered(draw, chat, *args, height=3)
     small = capacity(LLAMA, gpu="T4", lengths=(Workload(10, 10),))

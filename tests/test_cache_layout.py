@@ -26,8 +26,14 @@ def config(values, folder):
 
 def layout(row, source):
     split = [int(row[f"{kind}_parallel_size"]) for kind in ("tensor", "pipeline")]
-    return cache_layout(source, *split, row["kv_cache_dtype"], int(row["block_size"]),
-                        int(row["decode_context_parallel_size"]), int(row["speculative_tokens"]))
+    return cache_layout(
+        source,
+        *split,
+        row["kv_cache_dtype"],
+        int(row["block_size"]),
+        int(row["decode_context_parallel_size"]),
+        int(row["speculative_tokens"]),
+    )
 
 
 def check(row, source):
@@ -40,11 +46,13 @@ def check(row, source):
     digits = min(digits, 0.005 * GIB)  # vLLM drops trailing zeros
     allowed = (digits / cache.block_bytes + 1) / blocks * (len(cache.groups) if cache.hybrid else 1)
     tokens = cache.printed_tokens(blocks, length, budget, row["vllm_version"])
-    assert tokens == pytest.approx(int(row["kv_cache_tokens"]),
-                                   rel=max(2e-3 if cache.hybrid else 1e-3, allowed)), row
+    assert tokens == pytest.approx(
+        int(row["kv_cache_tokens"]), rel=max(2e-3 if cache.hybrid else 1e-3, allowed)
+    ), row
     held = float(row["max_concurrency"])
     assert cache.concurrency(blocks, length, budget) == pytest.approx(
-        held, rel=max(2e-3, allowed + 0.005 / held)), row
+        held, rel=max(2e-3, allowed + 0.005 / held)
+    ), row
 
 
 @pytest.mark.parametrize("row", POOLS, ids=lambda row: f"{row['log']}-{row['model']}")
@@ -89,19 +97,33 @@ def test_whole_logs_against_the_published_configs(tmp_path):
             model = MODELS[names[alias]]
             text = gzip.open(path, "rt", errors="replace").read()
             flags = carried.get(path.name[:4], {})
-            row = {name: str(getattr(launch, name) or "") for name in (
-                "tensor_parallel_size", "pipeline_parallel_size", "max_num_batched_tokens",
-                "max_model_len", "kv_cache_tokens", "max_concurrency", "vllm_version")} | {
+            row = {
+                name: str(getattr(launch, name) or "")
+                for name in (
+                    "tensor_parallel_size",
+                    "pipeline_parallel_size",
+                    "max_num_batched_tokens",
+                    "max_model_len",
+                    "kv_cache_tokens",
+                    "max_concurrency",
+                    "vllm_version",
+                )
+            } | {
                 "kv_cache_dtype": flags.get("kv_cache_dtype") or launch.kv_cache_dtype,
                 "block_size": flags.get("block_size") or "16",
                 "kv_cache_gib": f"{launch.kv_cache / GIB:.4g}",
-                "decode_context_parallel_size": next(iter(re.findall(
-                    r"decode_context_parallel_size=(\d+)", text)), "1"),
-                "speculative_tokens": next(iter(re.findall(
-                    r"num_(?:spec|speculative)_tokens'?[=:] ?(\d+)", text)), "0")}
+                "decode_context_parallel_size": next(
+                    iter(re.findall(r"decode_context_parallel_size=(\d+)", text)), "1"
+                ),
+                "speculative_tokens": next(
+                    iter(re.findall(r"num_(?:spec|speculative)_tokens'?[=:] ?(\d+)", text)), "0"
+                ),
+            }
             shared = model["shared_config"]
-            check(row, read_config(SHARED / "configs" / shared) if shared else
-                  config_of(model["config"]))
+            check(
+                row,
+                read_config(SHARED / "configs" / shared) if shared else config_of(model["config"]),
+            )
             checked += 1
             (tmp_path / "config.json").write_text(json.dumps(model["config"]))
             found = capacity(tmp_path, launch=launch)
@@ -109,7 +131,8 @@ def test_whole_logs_against_the_published_configs(tmp_path):
                 told.append(path.name[:4])
             else:
                 assert found.tokens(found.pool.value) == pytest.approx(
-                    launch.kv_cache_tokens, rel=2e-3), path
+                    launch.kv_cache_tokens, rel=2e-3
+                ), path
     assert left_out == NOT_COVERED.keys()
     assert told == ["L029", *(f"L{n}" for n in (216, 217, 218, *range(238, 245)))]
     assert checked == 116  # of 134 starts: 14 print no pool, 4 are of Laguna
@@ -129,8 +152,17 @@ def test_gemma_3_4b_by_hand(tmp_path):
     assert cache.per_token == 5 * 2 * 4 * 256 * 2
 
 
-@pytest.mark.parametrize("name", ["gemma-3-12b", "Llama-4-Scout", "gpt-oss-20b", "gemma-4-26B-A4B",
-                                  "granite-4.0-h-small", "Llama-3.1-8B"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "gemma-3-12b",
+        "Llama-4-Scout",
+        "gpt-oss-20b",
+        "gemma-4-26B-A4B",
+        "granite-4.0-h-small",
+        "Llama-3.1-8B",
+    ],
+)
 def test_the_forms_are_never_below_the_rule_and_at_most_two_blocks_a_group_above(name, tmp_path):
     cache = cache_layout(config(MODELS[name]["config"], tmp_path))
     for length in (1, 100, 1000, 8192, 10000, 100000):
@@ -142,11 +174,23 @@ def test_the_forms_are_never_below_the_rule_and_at_most_two_blocks_a_group_above
 
 def test_jamba_by_hand(tmp_path):
     """Jamba v0.1: 4 of 32 layers attend; a state of 8192 x (3 + 16) bf16 elements in the others."""
-    cache = cache_layout(config({
-        "model_type": "jamba", "hidden_size": 4096, "num_hidden_layers": 32,
-        "num_attention_heads": 32, "num_key_value_heads": 8, "mamba_expand": 2,
-        "mamba_d_state": 16, "mamba_d_conv": 4,
-        "attn_layer_period": 8, "attn_layer_offset": 4}, tmp_path))
+    cache = cache_layout(
+        config(
+            {
+                "model_type": "jamba",
+                "hidden_size": 4096,
+                "num_hidden_layers": 32,
+                "num_attention_heads": 32,
+                "num_key_value_heads": 8,
+                "mamba_expand": 2,
+                "mamba_d_state": 16,
+                "mamba_d_conv": 4,
+                "attn_layer_period": 8,
+                "attn_layer_offset": 4,
+            },
+            tmp_path,
+        )
+    )
     state, token = 8192 * (3 + 16) * 2, 2 * 8 * 128 * 2
     assert cache.block_size == 16 * math.ceil(state / (16 * token)) == 80
     assert [group.kind for group in cache.groups] == ["state"] * 7 + ["full"]
@@ -155,11 +199,24 @@ def test_jamba_by_hand(tmp_path):
 
 def test_qwen3_next_by_hand(tmp_path):
     """48 layers, each fourth attends: 2 x 2 x 256 x 2 bytes a token; states in bf16."""
-    cache = cache_layout(config({
-        "model_type": "qwen3_next", "hidden_size": 2048, "num_hidden_layers": 48,
-        "num_attention_heads": 16, "num_key_value_heads": 2, "head_dim": 256,
-        "full_attention_interval": 4, "linear_num_key_heads": 16, "linear_num_value_heads": 32,
-        "linear_key_head_dim": 128, "linear_value_head_dim": 128}, tmp_path))
+    cache = cache_layout(
+        config(
+            {
+                "model_type": "qwen3_next",
+                "hidden_size": 2048,
+                "num_hidden_layers": 48,
+                "num_attention_heads": 16,
+                "num_key_value_heads": 2,
+                "head_dim": 256,
+                "full_attention_interval": 4,
+                "linear_num_key_heads": 16,
+                "linear_num_value_heads": 32,
+                "linear_key_head_dim": 128,
+                "linear_value_head_dim": 128,
+            },
+            tmp_path,
+        )
+    )
     state = 3 * 8192 * 2 + 32 * 128 * 128 * 2
     assert cache.kv_bytes_per_token == 12 * 2048
     assert cache.block_size == 16 * math.ceil(state / (16 * 2048))
@@ -167,9 +224,19 @@ def test_qwen3_next_by_hand(tmp_path):
 
 
 def test_all_layers_slide_in_the_first_mistral(tmp_path):
-    cache = cache_layout(config({
-        "model_type": "mistral", "hidden_size": 4096, "num_hidden_layers": 32,
-        "num_attention_heads": 32, "num_key_value_heads": 8, "sliding_window": 4096}, tmp_path))
+    cache = cache_layout(
+        config(
+            {
+                "model_type": "mistral",
+                "hidden_size": 4096,
+                "num_hidden_layers": 32,
+                "num_attention_heads": 32,
+                "num_key_value_heads": 8,
+                "sliding_window": 4096,
+            },
+            tmp_path,
+        )
+    )
     assert cache.hybrid and cache.per_token == 0 and cache.kv_bytes_per_token == 128 * 1024
     assert cache.request_blocks(32768, 2048) == math.ceil((4095 + 2048) / 16) + 1
 
@@ -195,18 +262,22 @@ def test_decode_context_parallel_ranks_share_a_sequence(tmp_path):
     assert cache.block_bytes == 78 * 64 * (656 + 132)
 
 
-@pytest.mark.parametrize("extra, named", [
-    ({"linear_attn_config": {"kda_layers": [1]}}, "linear_attn_config"),
-    ({"layer_types": ["retention"] * 32}, "retention"),
-    ({"mamba_d_state": 16}, "layer_types"),
-    ({"compress_ratios": [4]}, "compress_ratios"),
-    ({"is_encoder_decoder": True}, "is_encoder_decoder"),
-    ({"num_attention_heads": None}, "num_attention_heads"),
-    ({"num_hidden_layers": 0}, "num_hidden_layers"),
-    ({"num_key_value_heads": float("nan")}, "num_key_value_heads"),
-    ({"layer_types": ["linear_attention", "full_attention"] * 16}, "mamba_d_state"),
-    ({"layer_types": ["full_attention"] * 31}, "layer_types has 31 layers"),
-    ({"layer_types": ["sliding_attention"] * 32}, "sliding_window")])
+@pytest.mark.parametrize(
+    "extra, named",
+    [
+        ({"linear_attn_config": {"kda_layers": [1]}}, "linear_attn_config"),
+        ({"layer_types": ["retention"] * 32}, "retention"),
+        ({"mamba_d_state": 16}, "layer_types"),
+        ({"compress_ratios": [4]}, "compress_ratios"),
+        ({"is_encoder_decoder": True}, "is_encoder_decoder"),
+        ({"num_attention_heads": None}, "num_attention_heads"),
+        ({"num_hidden_layers": 0}, "num_hidden_layers"),
+        ({"num_key_value_heads": float("nan")}, "num_key_value_heads"),
+        ({"layer_types": ["linear_attention", "full_attention"] * 16}, "mamba_d_state"),
+        ({"layer_types": ["full_attention"] * 31}, "layer_types has 31 layers"),
+        ({"layer_types": ["sliding_attention"] * 32}, "sliding_window"),
+    ],
+)
 def test_what_the_config_does_not_tell_is_named(extra, named, tmp_path):
     source = config(MODELS["Llama-3.1-8B"]["config"] | extra, tmp_path)
     with pytest.raises(InputError, match=named) as caught:

@@ -10,8 +10,10 @@ from conftest import ROOT
 
 NOTEBOOK = nbformat.read(ROOT / "notebooks/01_derivation.ipynb", as_version=4)
 CELLS = {cell.id: cell.source for cell in NOTEBOOK.cells}
-NAMES = {name: sympy.Symbol(name, positive=True)
-         for name in ("A", "B", "C", "L", "kappa", "K_1", "K_2", "k", "a_1", "a_2")}
+NAMES = {
+    name: sympy.Symbol(name, positive=True)
+    for name in ("A", "B", "C", "L", "kappa", "K_1", "K_2", "k", "a_1", "a_2")
+}
 PLAIN = {NAMES["a_1"]: 0, NAMES["a_2"]: 0, NAMES["k"]: 0}
 
 
@@ -32,7 +34,7 @@ def equations(cell):
 
 
 def solved(balances):
-    solution, = sympy.solve(balances, [NAMES["B"], NAMES["C"]], dict=True)
+    (solution,) = sympy.solve(balances, [NAMES["B"], NAMES["C"]], dict=True)
     return solution
 
 
@@ -62,7 +64,7 @@ def test_the_closed_form_of_step_7_solves_its_balances_and_holds_that_of_step_5(
 
 
 def test_the_price_of_a_request_holds_with_all_terms():
-    formula, = re.findall(r"\$C\^\* = \((.+?)\)/\((.+?)\)\$", CELLS["refined"])
+    (formula,) = re.findall(r"\$C\^\* = \((.+?)\)/\((.+?)\)\$", CELLS["refined"])
     price = sympy.Eq(NAMES["C"], read(formula[0]) / read(formula[1]))
     assert holds(price, solved(equations("refined")[:2]))
 
@@ -79,7 +81,9 @@ def test_the_answers_to_the_questions_hold():
     assert sympy.simplify(ratio - NAMES["K_2"] / (NAMES["K_1"] - NAMES["k"])) == 0
 
 
-@pytest.mark.parametrize("wrong", [r"C^* = \frac{A}{L\,\kappa - K_2}", r"B^* = \frac{K_1}{K_2}\,C^*"])
+@pytest.mark.parametrize(
+    "wrong", [r"C^* = \frac{A}{L\,\kappa - K_2}", r"B^* = \frac{K_1}{K_2}\,C^*"]
+)
 def test_a_wrong_formula_would_be_found(wrong):
     equation = sympy.Eq(*map(read, wrong.split("=")))
     assert not holds(equation, solved(equations("closed-form")[:2]))

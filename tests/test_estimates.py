@@ -18,8 +18,10 @@ ODD, EVEN = ([row for row in LAUNCHES if int(row["log"][1:]) % 2 == half] for ha
 
 
 def alike(row):
-    return *(row[name] for name in ("model", "device", "vllm_version", "max_num_seqs",
-                                    "max_num_batched_tokens")), row["tensor_parallel_size"] != "1"
+    return *(
+        row[name]
+        for name in ("model", "device", "vllm_version", "max_num_seqs", "max_num_batched_tokens")
+    ), row["tensor_parallel_size"] != "1"
 
 
 class Told:
@@ -27,23 +29,36 @@ class Told:
 
     def __init__(self, row):
         self.row, self.config, self.server = row, model(row["model"]), server(row)
-        self.weights, self.non_torch, self.peak = (float(row[f"{name}_gib"]) * GIB for name in (
-            "model_weights", "non_torch", "peak_activation"))
+        self.weights, self.non_torch, self.peak = (
+            float(row[f"{name}_gib"]) * GIB
+            for name in ("model_weights", "non_torch", "peak_activation")
+        )
         self.tokens, self.seqs = self.server.max_num_batched_tokens, self.server.max_num_seqs
         self.rows = min(self.seqs, self.tokens) * self.config.count("vocab_size")
         self.states = self.tokens * hidden_state_bytes(self.config.count("hidden_size"), 2)
         self.widths = self.tokens * estimates.widest(self.config)
         self.dense = not estimates.chosen_experts(self.config) and not self.config.multimodal
         self.model_runs = estimates.K1_PER_WIDTH * self.widths > (
-            estimates.sampler_bytes(self.server) * self.rows + self.states)
-        self.kind = ("several" if self.server.tensor_parallel_size > 1 else
-                     "old" if self.server.old else "one")
+            estimates.sampler_bytes(self.server) * self.rows + self.states
+        )
+        self.kind = (
+            "several"
+            if self.server.tensor_parallel_size > 1
+            else "old"
+            if self.server.old
+            else "one"
+        )
 
     @property
     def beside(self):
         """Weights beside the matrices, GiB."""
-        return (self.weights - 2 * count_parameters(self.config, self.server.tensor_parallel_size,
-                                                    self.server.pipeline_parallel_size)) / GIB
+        return (
+            self.weights
+            - 2
+            * count_parameters(
+                self.config, self.server.tensor_parallel_size, self.server.pipeline_parallel_size
+            )
+        ) / GIB
 
 
 TOLD = [Told(row) for row in ODD]
@@ -61,13 +76,19 @@ def fitted(value, told):
     return np.median(values), np.percentile(abs(values - np.median(values)), 90) / 1.645
 
 
-@pytest.mark.parametrize("name, branch", [
-    ("K2_TRITON", lambda t: not t.server.old),
-    ("K2_SORT", lambda t: t.server.old and t.seqs >= 128),
-    ("K2_SORT_FEW", lambda t: t.server.old and t.seqs < 128)])
+@pytest.mark.parametrize(
+    "name, branch",
+    [
+        ("K2_TRITON", lambda t: not t.server.old),
+        ("K2_SORT", lambda t: t.server.old and t.seqs >= 128),
+        ("K2_SORT_FEW", lambda t: t.server.old and t.seqs < 128),
+    ],
+)
 def test_the_samplers_bytes(name, branch):
-    said, _ = fitted(lambda t: (t.peak - t.states) / t.rows,
-                     [t for t in TOLD if t.dense and not t.model_runs and branch(t)])
+    said, _ = fitted(
+        lambda t: (t.peak - t.states) / t.rows,
+        [t for t in TOLD if t.dense and not t.model_runs and branch(t)],
+    )
     assert getattr(estimates, name) == pytest.approx(said, rel=1e-3)
 
 

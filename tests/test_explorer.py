@@ -54,15 +54,25 @@ def hidden(control):
 def test_it_starts_at_values_between_the_steps_too():
     play = Explorer(NAME, 1000, 77, 0.625)
     assert [play.input_len.value, play.output_len.value, play.utilization.value] == [
-        1000, 77, 0.625]
+        1000,
+        77,
+        0.625,
+    ]
     assert flags(play) == of(find_optimum(what_if(MODEL, 0.625), Workload(1000, 77)))
 
 
-@pytest.mark.parametrize("moved, model", [
-    ({"input_len": 2048}, MODEL), ({"output_len": 16}, MODEL),
-    ({"input_len": 64, "output_len": 64}, MODEL), ({"utilization": 0.7}, what_if(MODEL, 0.7)),
-    ({"total_memory": 24}, what_if(MODEL, total_memory=24 * GIB)),
-    ({"kv_cache_dtype": "fp8"}, what_if(MODEL, kv_cache_dtype="fp8"))], ids=str)
+@pytest.mark.parametrize(
+    "moved, model",
+    [
+        ({"input_len": 2048}, MODEL),
+        ({"output_len": 16}, MODEL),
+        ({"input_len": 64, "output_len": 64}, MODEL),
+        ({"utilization": 0.7}, what_if(MODEL, 0.7)),
+        ({"total_memory": 24}, what_if(MODEL, total_memory=24 * GIB)),
+        ({"kv_cache_dtype": "fp8"}, what_if(MODEL, kv_cache_dtype="fp8")),
+    ],
+    ids=str,
+)
 def test_a_slider_moves_flags_and_every_picture(play, moved, model):
     before = values(play)
     for name, value in moved.items():
@@ -130,8 +140,9 @@ def test_one_group_alone_says_what_is_missing(play):
     assert "no launch gives total_memory" in play.notes.value
 
 
-@pytest.mark.parametrize("source", ["no-such-set", "/", "-", "", "bad.csv", "a\0b", "\udc80",
-                                    "a" * 5000], ids=range(8))
+@pytest.mark.parametrize(
+    "source", ["no-such-set", "/", "-", "", "bad.csv", "a\0b", "\udc80", "a" * 5000], ids=range(8)
+)
 def test_a_source_that_cannot_be_read_is_a_sentence(play, tmp_path, monkeypatch, source):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "bad.csv").write_text("max_num_seqs\nnan\n")
@@ -155,12 +166,18 @@ def test_a_path_takes_the_place_of_the_data_set(play, path, monkeypatch, tmp_pat
     assert play.data_set.value == NAME and flags(play) == [("310", "6888")]
 
 
-@pytest.mark.parametrize("logs", [f"data/{NAME}/logs/*", " ".join(
-    f"'{path}'" for path in (DATA / NAME / "logs").iterdir())], ids=["wildcard", "each"])
+@pytest.mark.parametrize(
+    "logs",
+    [f"data/{NAME}/logs/*", " ".join(f"'{path}'" for path in (DATA / NAME / "logs").iterdir())],
+    ids=["wildcard", "each"],
+)
 def test_several_logs_are_one_model(play, logs):
     play.path.value = logs
-    assert flags(play) == of(find_optimum(model_of(
-        sorted(map(str, (DATA / NAME / "logs").iterdir()))), Workload(1024, 256)))
+    assert flags(play) == of(
+        find_optimum(
+            model_of(sorted(map(str, (DATA / NAME / "logs").iterdir()))), Workload(1024, 256)
+        )
+    )
 
 
 def test_a_path_that_is_not_there_says_where_it_looked(play, monkeypatch, tmp_path):
@@ -225,8 +242,9 @@ def test_the_ends_of_the_sliders_are_an_answer_or_a_sentence(play, lengths, serv
 
 def test_without_a_front_end_the_same_pictures_and_flags_are_shown(play):
     bundle = play._repr_mimebundle_()
-    assert bundle["text/plain"] == play.text == answer_text(
-        find_optimum(MODEL, Workload(1024, 256)))
+    assert (
+        bundle["text/plain"] == play.text == answer_text(find_optimum(MODEL, Workload(1024, 256)))
+    )
     assert base64.b64decode(bundle["image/png"]).startswith(b"\x89PNG")
     still = bundle["image/png"]
     play.input_len.value = 2048
@@ -237,14 +255,22 @@ def test_papermill_starts_it_at_the_parameters_and_keeps_the_pictures(tmp_path):
     import papermill
 
     done = papermill.execute_notebook(
-        ROOT / "notebooks/02_explorer.ipynb", None, {"input_len": 2000, "utilization": 0.65},
-        cwd=tmp_path, progress_bar=False, kernel_name="python3")
+        ROOT / "notebooks/02_explorer.ipynb",
+        None,
+        {"input_len": 2000, "utilization": 0.65},
+        cwd=tmp_path,
+        progress_bar=False,
+        kernel_name="python3",
+    )
     outputs = [output for cell in done.cells for output in cell.get("outputs", ())]
     (shown,) = [output.data for output in outputs if output.output_type == "execute_result"]
     fresh = Explorer(NAME, 2000, 256, 0.65)
     assert shown["image/png"].strip() == fresh._repr_mimebundle_()["image/png"]
-    (printed,) = [output.text for output in outputs if output.output_type == "stream"
-                  and output.name == "stdout"]
+    (printed,) = [
+        output.text
+        for output in outputs
+        if output.output_type == "stream" and output.name == "stdout"
+    ]
     assert printed == fresh.text + "\n"
     best = find_optimum(what_if(MODEL, 0.65), Workload(2000, 256)).recommended
     assert best.flags in printed

@@ -46,16 +46,22 @@ def agrees(lab, seen):
     work = Workload(*seen["lengths"])
     assert seen["flags"] == find_optimum(model_of([NAME]), work).recommended.flags
     fresh = Explorer(NAME, work.input_len, work.output_len)
-    assert [base64.b64decode(lab.execute_async_script(BYTES, source)) for source in seen["sources"]
-            ] == [image.value for image in fresh.images]
+    assert [
+        base64.b64decode(lab.execute_async_script(BYTES, source)) for source in seen["sources"]
+    ] == [image.value for image in fresh.images]
 
 
 def moved(lab, before):
     """What is shown once flags and all pictures are other ones."""
+
     def other():
         now = lab.execute_script(READ)
-        return now["flags"] != before["flags"] and not set(now["sources"]) & set(
-            before["sources"]) and now
+        return (
+            now["flags"] != before["flags"]
+            and not set(now["sources"]) & set(before["sources"])
+            and now
+        )
+
     return wait(other, 20)
 
 

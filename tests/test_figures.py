@@ -1,13 +1,11 @@
 """Figures: axes with units, and lines where the law says, computed here by hand."""
 
-
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
 from vllm_tuning import figures, find_optimum, model_of, read_launches
-from vllm_tuning.figures import (budget_bars, figure_1, figure_2, price_list, residuals,
-                                 sensitivity)
+from vllm_tuning.figures import budget_bars, figure_1, figure_2, price_list, residuals, sensitivity
 from vllm_tuning.optimum import default_flags
 from vllm_tuning.sections import figure
 from vllm_tuning.units import GIB, InputError
@@ -31,9 +29,14 @@ def axes():
 
 def all_figures(model):
     optimum = find_optimum(model, WORK)
-    return {"figure_1": figure_1(model, optimum, axes()), "figure_2": figure_2(model, optimum, axes()),
-            "residuals": residuals(model, axes()), "budget_bars": budget_bars(model, optimum, axes()),
-            "price_list": price_list(optimum, axes()), "sensitivity": sensitivity(model, WORK, axes())}
+    return {
+        "figure_1": figure_1(model, optimum, axes()),
+        "figure_2": figure_2(model, optimum, axes()),
+        "residuals": residuals(model, axes()),
+        "budget_bars": budget_bars(model, optimum, axes()),
+        "price_list": price_list(optimum, axes()),
+        "sensitivity": sensitivity(model, WORK, axes()),
+    }
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -69,7 +72,9 @@ def test_figure_2_rising_and_cut_by_hand():
     x, rising = drawn["model run"]
     assert rising == pytest.approx((K1 * x + shift) / GIB, rel=1e-3, abs=1e-4)
     x, cut = drawn["sampler run"]
-    assert cut == pytest.approx((K2 * np.minimum(seqs, x) + K * x + shift) / GIB, rel=1e-3, abs=1e-4)
+    assert cut == pytest.approx(
+        (K2 * np.minimum(seqs, x) + K * x + shift) / GIB, rel=1e-3, abs=1e-4
+    )
 
 
 def test_residuals_of_the_a30_are_those_of_a_straight_line_by_hand():
@@ -102,12 +107,18 @@ def test_bars_of_the_price_list_are_those_of_a_search_by_hand(exact_launches):
     first = exact_launches[0]
     left_over = first["kv_cache_bytes"] + first["peak_activation_bytes"]
     ax = price_list(find_optimum(MODELS["llama-3-8b-2-layers"], WORK), axes())
-    drawn = {round(2 ** (bar.get_x() + bar.get_width() / 2)): bar.get_height() for bar in ax.patches}
+    drawn = {
+        round(2 ** (bar.get_x() + bar.get_width() / 2)): bar.get_height() for bar in ax.patches
+    }
     assert set(drawn) == {512, 1024, 2048, 4096, 8192, 16384, 32768}
     for tokens, height in drawn.items():
-        def holds(seqs):  # 1,280 tokens are 40 blocks of 32, at 8,192 bytes a token; one is reserved
+
+        def holds(
+            seqs,
+        ):  # 1,280 tokens are 40 blocks of 32, at 8,192 bytes a token; one is reserved
             peak = max(K1 * tokens, K2 * min(seqs, tokens) + K * tokens)
             return (left_over - peak) // (32 * 8192) - 1 >= 40 * seqs
+
         most = max(filter(holds, range(tokens + 1)), default=0)
         assert most - 1 <= height <= most, tokens
 
@@ -116,8 +127,12 @@ def test_launches_of_the_grid_stand_where_they_were_measured(grid):
     model = MODELS["vllm-0.32-profile-grid"]
     for draw, axis in ((figure_1, "seqs"), (figure_2, "tokens")):
         ax = draw(model, find_optimum(model, WORK), axes())
-        drawn = sorted(tuple(np.ravel(container.lines[0].get_data())) for container in ax.containers)
-        assert np.array(drawn) == pytest.approx(np.array(sorted(zip(grid[axis], grid["peak"] / GIB))))
+        drawn = sorted(
+            tuple(np.ravel(container.lines[0].get_data())) for container in ax.containers
+        )
+        assert np.array(drawn) == pytest.approx(
+            np.array(sorted(zip(grid[axis], grid["peak"] / GIB)))
+        )
 
 
 def test_the_curves_of_the_grid_are_its_law_to_the_byte():
@@ -127,7 +142,8 @@ def test_the_curves_of_the_grid_are_its_law_to_the_byte():
     assert drawn["model run"][1] * GIB == pytest.approx(10240 * 16384)
     assert rising * GIB == pytest.approx(769068 * x + 512 * 16384)
     assert drawn["P, the larger of both at mnbt 16,384"][1] * GIB == pytest.approx(
-        np.maximum(10240 * 16384, 769068 * x + 512 * 16384))
+        np.maximum(10240 * 16384, 769068 * x + 512 * 16384)
+    )
 
 
 def test_sensitivity_solves_the_two_balances(exact_launches):
@@ -144,10 +160,12 @@ def test_sensitivity_solves_the_two_balances(exact_launches):
 
 def test_a_figure_is_the_same_bytes_twice_and_the_picture_of_the_readme_is_figure_1():
     import base64
+
     model = MODELS["llama-3-8b-2-layers"]
     html = [figure(figures.figure_1, model, find_optimum(model, WORK), alt="x") for _ in range(2)]
     assert html[0] == html[1]
     svg = base64.b64decode(html[0].split("base64,")[1].split('"')[0])
     assert b"<svg" in svg
     assert (ROOT / "reports/figure_1.svg").read_bytes() == svg, (
-        "write the figure again: reports/figure_1.svg is the README's picture")
+        "write the figure again: reports/figure_1.svg is the README's picture"
+    )

@@ -6,9 +6,19 @@ from vllm_tuning.gpus import GPUS, gpu_named
 from vllm_tuning.units import GIB, InputError
 
 
-@pytest.mark.parametrize("written, name", [
-    ("h100-sxm", "H100"), ("NVIDIA H100 80GB", "H100"), ("H100  SXM5", "H100"), ("a10", "A10"),
-    ("A100", "A100-80GB"), ("A100 SXM4 80GB", "A100-80GB"), ("L4", "L4"), ("H100 PCIe", "H100-PCIE")])
+@pytest.mark.parametrize(
+    "written, name",
+    [
+        ("h100-sxm", "H100"),
+        ("NVIDIA H100 80GB", "H100"),
+        ("H100  SXM5", "H100"),
+        ("a10", "A10"),
+        ("A100", "A100-80GB"),
+        ("A100 SXM4 80GB", "A100-80GB"),
+        ("L4", "L4"),
+        ("H100 PCIe", "H100-PCIE"),
+    ],
+)
 def test_of_those_whose_rates_are_known(written, name):
     assert gpu_named(written, "tensor_rate") == name
 

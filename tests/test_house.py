@@ -27,11 +27,24 @@ DIRECT = [
     + PYPROJECT["build-system"]["requires"]
 ]
 LOCK = (ROOT / "requirements.lock").read_text()
-TARGETS = {"setup", "report", "test", "test-vllm", "lab", "notebooks", "benchmark", "lock", "clean", "help"}
+TARGETS = {
+    "setup",
+    "report",
+    "test",
+    "test-vllm",
+    "lab",
+    "notebooks",
+    "benchmark",
+    "lock",
+    "clean",
+    "help",
+}
 
 
 def bounds(requirements):
-    return {canonicalize_name(requirement.name): requirement.specifier for requirement in requirements}
+    return {
+        canonicalize_name(requirement.name): requirement.specifier for requirement in requirements
+    }
 
 
 def locked():
@@ -60,30 +73,49 @@ def test_every_locked_package_is_pinned_and_hashed():
     for requirement, hashes in locked():
         assert [pin.operator for pin in requirement.specifier] == ["=="], requirement
         assert hashes, requirement
-        assert all(re.fullmatch(r"sha256:[0-9a-f]{64}\s*", digest) for digest in hashes), requirement
+        assert all(re.fullmatch(r"sha256:[0-9a-f]{64}\s*", digest) for digest in hashes), (
+            requirement
+        )
 
 
 @pytest.mark.parametrize("direct", DIRECT, ids=str)
 def test_lock_holds_each_direct_dependency_within_bounds(direct):
-    pins = [pin for requirement, _ in locked() if requirement.name == direct.name for pin in requirement.specifier]
+    pins = [
+        pin
+        for requirement, _ in locked()
+        if requirement.name == direct.name
+        for pin in requirement.specifier
+    ]
     assert pins
     assert all(pin.version in direct.specifier for pin in pins)
 
 
 @pytest.mark.skipif(not shutil.which("make"), reason="needs make")
 def test_make_alone_lists_every_target():
-    env = {name: value for name, value in os.environ.items() if not name.startswith("MAKE") and name != "MFLAGS"}
+    env = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("MAKE") and name != "MFLAGS"
+    }
 
     def make(*args):
-        return subprocess.run(["make", *args], cwd=ROOT, env=env, capture_output=True, text=True, check=True).stdout
+        return subprocess.run(
+            ["make", *args], cwd=ROOT, env=env, capture_output=True, text=True, check=True
+        ).stdout
 
     listed = set(re.findall(r"^make ([\w-]+) +\S", make(), re.MULTILINE))
     assert make() == make("help")
     assert listed == TARGETS
 
 
-@pytest.mark.parametrize("module", [found.name for found in pkgutil.walk_packages(
-    vllm_tuning.__path__, "vllm_tuning.") if not found.name.endswith(".__main__")])
+@pytest.mark.parametrize(
+    "module",
+    [
+        found.name
+        for found in pkgutil.walk_packages(vllm_tuning.__path__, "vllm_tuning.")
+        if not found.name.endswith(".__main__")
+    ],
+)
 def test_the_examples_in_the_docstrings_hold(module):
     module = importlib.import_module(module)
     assert doctest.testmod(module, optionflags=doctest.ELLIPSIS).failed == 0

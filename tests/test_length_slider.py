@@ -52,14 +52,19 @@ def test_each_frame_says_what_find_optimum_says_at_its_length():
     shown = frames(length_slider(find_optimum(MODEL, WORK)))
     assert list(shown) == list(range(33))
     for frame in shown.values():
-        total, *shares = (int(number.replace(",", "")) for number in re.match(
-            r"([\d,]+) tokens \(([\d,]+) input \+ ([\d,]+) output", text(frame)).groups())
+        total, *shares = (
+            int(number.replace(",", ""))
+            for number in re.match(
+                r"([\d,]+) tokens \(([\d,]+) input \+ ([\d,]+) output", text(frame)
+            ).groups()
+        )
         optimum = find_optimum(MODEL, Workload(*shares))
         best = optimum.recommended
         assert total == sum(shares)
         assert f"{best.flags}Copy" in text(frame)
-        assert (f"{best.kv_cache_tokens:,} ± {best.kv_cache_tokens_stderr:,.0f} tokens"
-                in text(frame))
+        assert f"{best.kv_cache_tokens:,} ± {best.kv_cache_tokens_stderr:,.0f} tokens" in text(
+            frame
+        )
         assert len(re.findall("beyond_max_model_len", text(frame))) == (total > 2048)
         for notice in optimum.notices:
             assert notice.text in text(frame)
@@ -67,8 +72,12 @@ def test_each_frame_says_what_find_optimum_says_at_its_length():
 
 def test_without_the_script_only_the_given_length_is_shown():
     html = length_slider(find_optimum(MODEL, WORK))
-    shown = [(frame, element) for frame, elements in frames(html).items() for element in elements
-             if element.get("style") != HIDDEN]
+    shown = [
+        (frame, element)
+        for frame, elements in frames(html).items()
+        for element in elements
+        if element.get("style") != HIDDEN
+    ]
     assert {frame for frame, _ in shown} == {16} and "1,280 tokens" in text([shown[0][1]])
     assert len(shown) == len(frames(html)[0])
     assert ElementTree.fromstring(html).find("label").get("style") == HIDDEN
@@ -97,13 +106,18 @@ def test_point_c_of_each_frame_lies_on_the_model_run_by_hand(pool, exact_launche
     first, model = exact_launches[0], MODEL
     left_over = first["kv_cache_bytes"] + first["peak_activation_bytes"]
     if pool:
-        model = fit_memory_model([replace(launch, peak_activation=None, total_memory=None)
-                                  for launch in read_launches(ROOT / "data/llama-3-8b-2-layers")])
+        model = fit_memory_model(
+            [
+                replace(launch, peak_activation=None, total_memory=None)
+                for launch in read_launches(ROOT / "data/llama-3-8b-2-layers")
+            ]
+        )
     optima = [find_optimum(model, rung) for rung in ladder(WORK)]
     ax = figure_1_by_length(model, optima, 16, Figure().add_subplot())
     assert ("pool" if pool else "peak") in ax.get_ylabel()
-    stars = {line.get_gid(): line.get_xydata() for line in ax.get_lines()
-             if line.get_marker() == "*"}
+    stars = {
+        line.get_gid(): line.get_xydata() for line in ax.get_lines() if line.get_marker() == "*"
+    }
     assert stars.pop("given-length") == pytest.approx(stars["frame-16"])
     for i, optimum in enumerate(optima):
         best, ((seqs, height),) = optimum.recommended, stars.pop(f"frame-{i}")
@@ -121,9 +135,13 @@ def test_where_the_given_length_does_not_fit_the_shorter_ones_do():
     assert "150,000 tokens" in text(shown[0]) and "--max-num-seqs 3 " in text(shown[0])
 
 
-@pytest.mark.parametrize("name, work, why", [
-    ("qwen3.5-4b-a30", WORK, "K2 is not known: no launch is in the sampler"),
-    ("llama-3-8b-2-layers", Workload(10**7, 1), "not one request of 2,500,000 tokens fits")])
+@pytest.mark.parametrize(
+    "name, work, why",
+    [
+        ("qwen3.5-4b-a30", WORK, "K2 is not known: no launch is in the sampler"),
+        ("llama-3-8b-2-layers", Workload(10**7, 1), "not one request of 2,500,000 tokens fits"),
+    ],
+)
 def test_without_any_answer_a_sentence_says_why(name, work, why):
     html = length_slider(find_optimum(model_of([name]), work))
     assert html.startswith(f"<p>No slider for the length of a request: {why}")
@@ -131,7 +149,9 @@ def test_without_any_answer_a_sentence_says_why(name, work, why):
 
 
 def test_layers_of_several_kinds_have_no_slider():
-    hybrid = [replace(launch, warnings=("hybrid_kv",), kv_cache_tokens=None, max_concurrency=None)
-              for launch in read_launches(ROOT / "data/llama-3-8b-2-layers")]
+    hybrid = [
+        replace(launch, warnings=("hybrid_kv",), kv_cache_tokens=None, max_concurrency=None)
+        for launch in read_launches(ROOT / "data/llama-3-8b-2-layers")
+    ]
     html = length_slider(find_optimum(fit_memory_model(hybrid), WORK))
     assert "No slider" in html and "layers of several kinds" in html and "<input" not in html

@@ -29,8 +29,10 @@ def page(browser, tmp_path_factory):
     folder = tmp_path_factory.mktemp("report")
     report = write_report(NAME, GIVEN.input_len, GIVEN.output_len, folder)
     browser.execute_cdp_cmd("Network.enable", {})
-    browser.execute_cdp_cmd("Network.emulateNetworkConditions", {
-        "offline": True, "latency": 0, "downloadThroughput": 0, "uploadThroughput": 0})
+    browser.execute_cdp_cmd(
+        "Network.emulateNetworkConditions",
+        {"offline": True, "latency": 0, "downloadThroughput": 0, "uploadThroughput": 0},
+    )
     browser.get(report.html.as_uri())
     return browser
 
@@ -44,8 +46,12 @@ def slider(page):
 def shown(page):
     """(lengths, flags) as a reader sees them, which agree with Python, as does the picture."""
     seen = page.execute_script(READ)
-    work = Workload(*(int(number.replace(",", "")) for number in
-                      re.findall(r"([\d,]+) (?:in|out)put", seen["length"])))
+    work = Workload(
+        *(
+            int(number.replace(",", ""))
+            for number in re.findall(r"([\d,]+) (?:in|out)put", seen["length"])
+        )
+    )
     best, given = (find_optimum(MODEL, each).recommended for each in (work, GIVEN))
     assert seen["flags"] == [best.flags]
     assert f"{best.kv_cache_tokens:,} ± {best.kv_cache_tokens_stderr:,.0f} tokens" in seen["text"]
@@ -65,8 +71,9 @@ def test_at_first_the_given_length_is_shown(page, slider):
     assert shown(page)[0] == GIVEN
 
 
-@pytest.mark.parametrize("key, times", [(RIGHT, 2**(1 / 8)), (LEFT, 2**(-1 / 8)), (HOME, 1 / 4),
-                                        (END, 4)])
+@pytest.mark.parametrize(
+    "key, times", [(RIGHT, 2 ** (1 / 8)), (LEFT, 2 ** (-1 / 8)), (HOME, 1 / 4), (END, 4)]
+)
 def test_the_keyboard_moves_it(page, slider, key, times):
     before, drawn = shown(page), picture(page)
     slider.send_keys(key)
@@ -79,8 +86,11 @@ def test_the_keyboard_moves_it(page, slider, key, times):
 def test_an_input_event_moves_it_through_every_length(page, slider):
     seen = []
     for value in range(int(slider.get_attribute("max")) + 1):
-        page.execute_script("arguments[0].value = arguments[1];"
-                            "arguments[0].dispatchEvent(new Event('input'))", slider, value)
+        page.execute_script(
+            "arguments[0].value = arguments[1];arguments[0].dispatchEvent(new Event('input'))",
+            slider,
+            value,
+        )
         seen.append(shown(page))
     assert len(seen) == len(set(seen)) == 33
     assert seen[16][0] == GIVEN
@@ -111,7 +121,10 @@ def test_the_page_asks_for_nothing_but_itself(page, slider):
     page.refresh()
     page.find_element("css selector", ".lengths input").send_keys(END)
     events = [json.loads(entry["message"])["message"] for entry in page.get_log("performance")]
-    asked = [event["params"]["request"]["url"] for event in events
-             if event["method"] == "Network.requestWillBeSent"]
+    asked = [
+        event["params"]["request"]["url"]
+        for event in events
+        if event["method"] == "Network.requestWillBeSent"
+    ]
     assert page.current_url in asked
     assert {url.split(":")[0] for url in asked} <= {"file", "data"}

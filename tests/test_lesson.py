@@ -43,10 +43,22 @@ def test_a_pool_below_zero_has_no_bar():
 
 def test_the_bars_of_the_launches_are_the_printed_figures():
     rows = rows_of(ROOT / "data/llama-3-8b-2-layers/launches.csv")
-    drawn = [bar.get_width() for bar in lesson.launch_bars(read_launches(
-        "llama-3-8b-2-layers"), axes()).patches]
-    assert drawn == pytest.approx([float(row[name]) for row in rows for name in (
-        "model_weights_gib", "non_torch_gib", "peak_activation_gib", "kv_cache_gib")])
+    drawn = [
+        bar.get_width()
+        for bar in lesson.launch_bars(read_launches("llama-3-8b-2-layers"), axes()).patches
+    ]
+    assert drawn == pytest.approx(
+        [
+            float(row[name])
+            for row in rows
+            for name in (
+                "model_weights_gib",
+                "non_torch_gib",
+                "peak_activation_gib",
+                "kv_cache_gib",
+            )
+        ]
+    )
 
 
 def test_the_plain_law_misses_k_times_b_in_the_branch_of_the_sampler(grid):
@@ -58,7 +70,8 @@ def test_the_plain_law_misses_k_times_b_in_the_branch_of_the_sampler(grid):
         points = drawn[f"plain law, {branch} run sets P"].T
         expected = np.column_stack([tokens, gap])[mine]
         assert np.array(sorted(points.tolist())) == pytest.approx(
-            np.array(sorted(expected.tolist())), abs=1e-6)
+            np.array(sorted(expected.tolist())), abs=1e-6
+        )
     assert np.abs(drawn["law with a1, a2 and k"][1]).max() < 1 / MIB
 
 
@@ -76,9 +89,11 @@ def test_bars_of_the_releases_are_the_printed_peaks():
     rows = rows_of(ROOT / "data/qwen3-14b-h100-releases/launches.csv")
     ax = lesson.releases(read_launches("qwen3-14b-h100-releases"), axes())
     assert [bar.get_width() for bar in ax.patches] == pytest.approx(
-        [float(row["peak_activation_gib"]) for row in rows])
+        [float(row["peak_activation_gib"]) for row in rows]
+    )
     assert [label.get_text() for label in ax.get_yticklabels()] == [
-        f"vLLM {row['vllm_version']}" for row in rows]
+        f"vLLM {row['vllm_version']}" for row in rows
+    ]
 
 
 @pytest.mark.parametrize("along", ["max_num_seqs", "max_num_batched_tokens"])
@@ -112,7 +127,8 @@ def test_the_cost_of_a_request_by_hand():
         assert said[0] == f"{(length * KAPPA + K2) / MIB:.1f} MiB"
         left, ratio = said[2].split(" = ")
         assert left == "A / it" and float(ratio.replace(",", "")) == pytest.approx(
-            A / (length * KAPPA + K2), rel=1e-3)  # A is printed to 0.01 GiB
+            A / (length * KAPPA + K2), rel=1e-3
+        )  # A is printed to 0.01 GiB
     same = lesson.request_cost(find_optimum(MODEL, Workload(1, 1)), axes())
     assert [label.get_text() for label in same.get_xticklabels()] == ["1", "2", "4", "8"]
 
@@ -125,18 +141,32 @@ def test_the_right_axis_counts_whole_blocks_at_any_length():
 
 
 def test_the_exact_file_holds_the_bytes(exact_launches):
-    assert [(launch.max_num_seqs, launch.max_num_batched_tokens, launch.peak_activation,
-             launch.kv_cache) for launch in read_launches(EXACT)] == [
-        (row["max_num_seqs"], row["max_num_batched_tokens"], row["peak_activation_bytes"],
-         row["kv_cache_bytes"]) for row in exact_launches]
+    assert [
+        (
+            launch.max_num_seqs,
+            launch.max_num_batched_tokens,
+            launch.peak_activation,
+            launch.kv_cache,
+        )
+        for launch in read_launches(EXACT)
+    ] == [
+        (
+            row["max_num_seqs"],
+            row["max_num_batched_tokens"],
+            row["peak_activation_bytes"],
+            row["kv_cache_bytes"],
+        )
+        for row in exact_launches
+    ]
 
 
 @pytest.mark.parametrize("length", [24, 1280, 100_000])
 def test_the_propagated_error_is_that_of_drawn_logs(length):
     """And the exact bytes lie within two of it, as the notebook says."""
     work = Workload(length // 2, length // 2)
-    printed, exact = (find_optimum(model_of([source]), work) for source in (
-        "llama-3-8b-2-layers", EXACT))
+    printed, exact = (
+        find_optimum(model_of([source]), work) for source in ("llama-3-8b-2-layers", EXACT)
+    )
     draws = lesson._formula_over_equal_logs(printed)
     seed = printed.method.max_num_seqs
     assert draws.std() == pytest.approx(seed.s, rel=0.12) and len(draws) == lesson.DRAWS
@@ -145,7 +175,9 @@ def test_the_propagated_error_is_that_of_drawn_logs(length):
     by_hand = A / (length * exact.method.kv_bytes_per_token.n + K2)
     assert exact.method.max_num_seqs.n == pytest.approx(by_hand, rel=1e-6)
     drawn = lines(lesson.rounding_spread(printed, exact, axes()))
-    assert drawn[f"four-launch formula, exact bytes: {by_hand:,.2f}"][0][0] == pytest.approx(by_hand)
+    assert drawn[f"four-launch formula, exact bytes: {by_hand:,.2f}"][0][0] == pytest.approx(
+        by_hand
+    )
 
 
 def test_by_hand_is_the_calculation_on_the_printed_figures():
@@ -156,8 +188,14 @@ def test_by_hand_is_the_calculation_on_the_printed_figures():
     k1 = np.polyfit(tokens, [0.07 * GIB, 0.28 * GIB, 1.12 * GIB], 1)[0]
     seqs = 3.98 * GIB / (1280 * kappa + k2)
     peak, pool = f"{seqs * k2 / GIB:.4f}", f"{3.98 - seqs * k2 / GIB:.4f}"
-    for figure in (f"{k1:,.0f}", f"{k2:,.0f}", f"{kappa:,.1f}", f"{seqs:.2f}",
-                   f"{seqs * k2 / k1:,.0f}", "3.9800"):
+    for figure in (
+        f"{k1:,.0f}",
+        f"{k2:,.0f}",
+        f"{kappa:,.1f}",
+        f"{seqs:.2f}",
+        f"{seqs * k2 / k1:,.0f}",
+        "3.9800",
+    ):
         assert figure in table
     assert table.count(peak) == table.count(pool) == 2
 
@@ -168,9 +206,13 @@ def test_a_set_without_an_answer_says_why(name):
         optimum = find_optimum(model_of([name]), WORK)
     except InputError:
         return  # four releases, refused
-    drawn = [lesson.off_the_point(optimum, "max_num_seqs", axes()),
-             lesson.request_cost(optimum, axes()), lesson.launch_bars(read_launches(name), axes()),
-             lesson.rounding_spread(optimum, optimum, axes()), lesson.law_gaps(optimum.model, axes())]
+    drawn = [
+        lesson.off_the_point(optimum, "max_num_seqs", axes()),
+        lesson.request_cost(optimum, axes()),
+        lesson.launch_bars(read_launches(name), axes()),
+        lesson.rounding_spread(optimum, optimum, axes()),
+        lesson.law_gaps(optimum.model, axes()),
+    ]
     assert all(ax.has_data() or len(ax.get_title(loc="left")) > 20 for ax in drawn)
     assert drawn[0].has_data() == (optimum.recommended is not None)
     assert optimum.method.reason is None or optimum.method.reason in lesson.by_hand(optimum).data
@@ -178,6 +220,7 @@ def test_a_set_without_an_answer_says_why(name):
 
 def test_a_picture_is_the_same_bytes_twice_whatever_the_reader_has_set():
     import matplotlib
+
     first = lesson.picture(lesson.request_cost, OPTIMUM, alt="x")
     with matplotlib.rc_context({"font.size": 20, "axes.facecolor": "red"}):
         assert lesson.picture(lesson.request_cost, OPTIMUM, alt="x").data == first.data
@@ -207,18 +250,29 @@ def test_exercise_1_is_the_four_launch_formula_at_another_utilization():
     seqs, tokens = optimum.method.max_num_seqs, optimum.method.max_num_batched_tokens
     assert bold(1) == [f"{seqs.n:.1f}", f"{tokens.n:,.0f}"]
     assert f"{optimum.method.a.n:,.0f}" in CELLS["exercise-1"]
-    printed = {tuple(row[name] for name in ("max_num_seqs", "max_num_batched_tokens")): row
-               for row in rows_of(ROOT / "data/llama-3-8b-2-layers/launches.csv")}
-    table = re.findall(r"^\| ([\d,]+) \| ([\d,]+) \| ([\d.]+) \| ([\d.]+) \| ([\d,]+) \|$",
-                       CELLS["exercise-1"], re.M)
+    printed = {
+        tuple(row[name] for name in ("max_num_seqs", "max_num_batched_tokens")): row
+        for row in rows_of(ROOT / "data/llama-3-8b-2-layers/launches.csv")
+    }
+    table = re.findall(
+        r"^\| ([\d,]+) \| ([\d,]+) \| ([\d.]+) \| ([\d.]+) \| ([\d,]+) \|$",
+        CELLS["exercise-1"],
+        re.M,
+    )
     assert len(table) == 4
-    others = [optimum.method.a.n / (1024 * float(pool) * GIB / int(size.replace(",", "")) + (
-        1.11 * GIB / 384)) for *_, pool, size in table]
+    others = [
+        optimum.method.a.n
+        / (1024 * float(pool) * GIB / int(size.replace(",", "")) + (1.11 * GIB / 384))
+        for *_, pool, size in table
+    ]
     assert max(abs(other - seqs.n) for other in others) < 1.05  # the answer says: at most 1
     for seqs, tokens, peak, pool, size in (map(lambda x: x.replace(",", ""), row) for row in table):
         row = printed[seqs, tokens]
         assert [float(peak), float(pool), int(size)] == [
-            float(row["peak_activation_gib"]), float(row["kv_cache_gib"]), int(row["kv_cache_tokens"])]
+            float(row["peak_activation_gib"]),
+            float(row["kv_cache_gib"]),
+            int(row["kv_cache_tokens"]),
+        ]
 
 
 def test_exercise_2_is_the_law_of_the_grid():
@@ -235,16 +289,18 @@ def test_exercise_3_agrees_with_the_least_squares():
     assert slope == pytest.approx(a30.k1.n, abs=a30.k1.s)
     assert pool == pytest.approx(a30.pool(128, 49152).n / GIB, abs=0.01)
     assert f"{a30.k1.n:,.0f} ± {a30.k1.s:.0f}" in CELLS["exercise-3"]
-    assert [(launch.max_num_seqs, launch.max_num_batched_tokens)
-            for launch in a30.next_launches] == [(256, 1024), (1024, 1024)]
+    assert [
+        (launch.max_num_seqs, launch.max_num_batched_tokens) for launch in a30.next_launches
+    ] == [(256, 1024), (1024, 1024)]
 
 
 def test_exercise_4_is_what_the_pool_holds(exact_launches):
     first = exact_launches[0]
     assert A == first["kv_cache_bytes"] + first["peak_activation_bytes"]
     pool = Pool(model_of([EXACT]), WORK, 1)
-    assert bold(4) == [str(int(pool.concurrency(seqs, tokens)))
-                       for seqs, tokens in ((310, 16384), (512, 6888))]
+    assert bold(4) == [
+        str(int(pool.concurrency(seqs, tokens))) for seqs, tokens in ((310, 16384), (512, 6888))
+    ]
     best = OPTIMUM.recommended
     assert f"mns {best.max_num_seqs}, mnbt {best.max_num_batched_tokens:,}" in CELLS["exercise-4"]
 
@@ -254,5 +310,7 @@ def test_exercise_5_is_the_slope_and_its_error():
     peaks = [launch.peak_activation for launch in two]
     assert [peak / GIB for peak in peaks] == pytest.approx([0.25, 0.48])
     error = 0.005 * np.sqrt(2 / 3)
-    assert bold(5) == [f"{(peaks[1] - peaks[0]) / 32 / MIB:.2f} ± {error * 1024 / 32:.2f}",
-                       f"{error / 0.01:.2f}"]
+    assert bold(5) == [
+        f"{(peaks[1] - peaks[0]) / 32 / MIB:.2f} ± {error * 1024 / 32:.2f}",
+        f"{error / 0.01:.2f}",
+    ]

@@ -23,15 +23,27 @@ RUNS = {row["run"]: row for row in rows_of(DATA / "runs.csv")}
 needs_oracle = pytest.mark.skipif(not ORACLE.is_dir(), reason="needs ../shared/oracle/load")
 
 
-def scrape(kv=None, running=0, waiting=0, preempted=None, made=0, engine="0", blocks=1001, more="",
-           size=16, kv_name="kv_cache_usage_perc"):
+def scrape(
+    kv=None,
+    running=0,
+    waiting=0,
+    preempted=None,
+    made=0,
+    engine="0",
+    blocks=1001,
+    more="",
+    size=16,
+    kv_name="kv_cache_usage_perc",
+):
     """A scrape of one engine as vLLM writes it."""
     labels = f'{{engine="{engine}",model_name="m"}}'
-    lines = [f'vllm:cache_config_info{{block_size="{size}",engine="{engine}",'
-             f'num_gpu_blocks="{blocks}"}} 1.0',
-             f"vllm:num_requests_running{labels} {running}",
-             f"vllm:num_requests_waiting{labels} {waiting}",
-             f"vllm:generation_tokens_total{labels} {made}"]
+    lines = [
+        f'vllm:cache_config_info{{block_size="{size}",engine="{engine}",'
+        f'num_gpu_blocks="{blocks}"}} 1.0',
+        f"vllm:num_requests_running{labels} {running}",
+        f"vllm:num_requests_waiting{labels} {waiting}",
+        f"vllm:generation_tokens_total{labels} {made}",
+    ]
     lines += [f"vllm:{kv_name}{labels} {kv}"] * (kv is not None)
     lines += [f"vllm:num_preemptions_total{labels} {preempted}"] * (preempted is not None)
     return "\n".join(lines) + "\n" + more
@@ -44,14 +56,22 @@ def lengths(prompt, output, count=100):
         for bound in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 10**5, "+Inf"):
             held = count if bound == "+Inf" or length <= bound else 0
             text += f'vllm:request_{name}_tokens_bucket{{engine="0",le="{bound}"}} {held}\n'
-        text += (f'vllm:request_{name}_tokens_sum{{engine="0"}} {count * length}\n'
-                 f'vllm:request_{name}_tokens_count{{engine="0"}} {count}\n')
+        text += (
+            f'vllm:request_{name}_tokens_sum{{engine="0"}} {count * length}\n'
+            f'vllm:request_{name}_tokens_count{{engine="0"}} {count}\n'
+        )
     return text
 
 
 def verdict(*texts, **options):
-    return check(Window(tuple(one for i, text in enumerate(texts)
-                              for one in parse_scrapes(text.encode(), f"s{i}"))), **options)
+    return check(
+        Window(
+            tuple(
+                one for i, text in enumerate(texts) for one in parse_scrapes(text.encode(), f"s{i}")
+            )
+        ),
+        **options,
+    )
 
 
 def rules(found):
@@ -74,8 +94,9 @@ def test_real_runs_before_during_and_after(name):
     files = [folder / f"metrics_{moment}.prom" for moment in ("before", "during", "after")]
     code, out, _ = run(*files, "--launches", folder / "server.log", "--json")
     answer, figures = json.loads(out), {}
-    measured = next(one for one in json.loads((ORACLE / "results.json").read_text())
-                    if one["name"] == name)
+    measured = next(
+        one for one in json.loads((ORACLE / "results.json").read_text()) if one["name"] == name
+    )
     for line in files[1].read_text().splitlines():
         if line.startswith("vllm:kv_cache_usage_perc{"):
             figures["peak"] = float(line.split()[-1])
@@ -96,12 +117,19 @@ def rules_of(answer):
 def test_the_limit_predicted_is_where_preemptions_begin(name):
     """4,096 tokens / (128 + 128) = 16: the histograms, the pool and the log alone tell it."""
     folder = ORACLE / name
-    _, out, _ = run(*(folder / f"metrics_{moment}.prom" for moment in ("before", "after")),
-                    "--launches", folder / "server.log", "--json")
+    _, out, _ = run(
+        *(folder / f"metrics_{moment}.prom" for moment in ("before", "after")),
+        "--launches",
+        folder / "server.log",
+        "--json",
+    )
     rule = rules_of(json.loads(out))["max_num_seqs"]
     assert rule["limit"] == 16
-    assert (rule["verdict"] == "fail") == (int(RUNS[name]["preemptions"]) > 0) == (
-        rule["measured"] > 16)
+    assert (
+        (rule["verdict"] == "fail")
+        == (int(RUNS[name]["preemptions"]) > 0)
+        == (rule["measured"] > 16)
+    )
 
 
 @pytest.mark.parametrize("name, code", [("mns8", 0), ("mns16", 3), ("mns24", 3)])
@@ -112,7 +140,8 @@ def test_carried_scrapes_tell_what_the_runs_measured(name, code):
     assert done == code
     assert answer["preemptions"] == int(measured["preemptions"])
     assert answer["kv_cache_usage_peak"] == pytest.approx(
-        float(measured["kv_cache_usage_peak"]), abs=5e-4)
+        float(measured["kv_cache_usage_peak"]), abs=5e-4
+    )
     assert answer["waiting_peak"] == int(measured["waiting_peak"])
     assert answer["running_peak"] == int(measured["running_peak"])
     assert rules_of(answer)["waiting"]["verdict"] == "pass"  # a burst queues and drains
@@ -123,10 +152,16 @@ def test_carried_scrapes_tell_what_the_runs_measured(name, code):
 def test_carried_scrapes_are_the_timeline_of_the_run(name):
     real = json.loads((ORACLE / f"fix_{name}_mnbt2048/run.json").read_text())
     window = Window(tuple(read_scrapes([DATA / f"{name}.prom"])))
-    for ours, theirs in (("running", "running"), ("waiting", "waiting"), ("preemptions", "pre"),
-                         ("kv_cache_usage", "kv"), ("generation_tokens", "gen")):
+    for ours, theirs in (
+        ("running", "running"),
+        ("waiting", "waiting"),
+        ("preemptions", "pre"),
+        ("kv_cache_usage", "kv"),
+        ("generation_tokens", "gen"),
+    ):
         assert window.total(ours)[:-1] == pytest.approx(
-            [point[theirs] for point in real["timeline"]], abs=1e-6)
+            [point[theirs] for point in real["timeline"]], abs=1e-6
+        )
     assert window.histogram("steps").count == real["result"]["steps"]
 
 
@@ -135,8 +170,11 @@ def test_carried_scrapes_are_the_timeline_of_the_run(name):
 
 def test_by_how_much_by_hand():
     """1,000 blocks of 16; a request of 1,000 + 360 = 1,360 tokens takes 85 blocks: 11 fit."""
-    found = verdict(scrape(0.0, preempted=0), scrape(0.5, 12, preempted=3),
-                    scrape(0.0, preempted=5, more=lengths(1000, 360)))
+    found = verdict(
+        scrape(0.0, preempted=0),
+        scrape(0.5, 12, preempted=3),
+        scrape(0.0, preempted=5, more=lengths(1000, 360)),
+    )
     assert found.healthy is False and rules(found)["preemptions"].measured == 5
     change = rules(found)["preemptions"].change
     assert "--max-num-seqs to 11 or less" in change and "1,360 tokens" in change
@@ -151,8 +189,11 @@ def test_both_flags_and_the_utilization_where_the_launches_tell_them(tmp_path):
     served = rows_of(launches)[0]
     pool = {"blocks": int(served["num_gpu_blocks"]), "size": 32}
     best = find_optimum(model_of([launches]), Workload(9000, 99_000)).recommended
-    found = verdict(scrape(0.0, preempted=0, **pool), scrape(
-        0.5, 12, preempted=5, more=lengths(9000, 99_000), **pool), launches=[launches])
+    found = verdict(
+        scrape(0.0, preempted=0, **pool),
+        scrape(0.5, 12, preempted=5, more=lengths(9000, 99_000), **pool),
+        launches=[launches],
+    )
     change = rules(found)["preemptions"].change
     assert f"--max-num-seqs {best.max_num_seqs} --max-num-batched-tokens" in change
     assert found.server.max_num_seqs == 16 == int(served["max_num_seqs"])
@@ -184,12 +225,19 @@ def test_ninety_per_cent_is_full(peak, healthy):
 
 def test_observed_lengths_against_those_assumed(tmp_path):
     answer = tmp_path / "R.json"
-    done = CliRunner().invoke(main, ["recommend", "llama-3-8b-2-layers", "--input-len", "900",
-                                     "--output-len", "300", "--json"])
+    done = CliRunner().invoke(
+        main,
+        ["recommend", "llama-3-8b-2-layers", "--input-len", "900", "--output-len", "300", "--json"],
+    )
     answer.write_text(done.stdout)
     shorter, longer = (
-        verdict(scrape(0.1, 1, preempted=0), scrape(0.1, 1, preempted=0, more=lengths(1000, out)),
-                predicted=read_recommendation(answer)) for out in (200, 201))
+        verdict(
+            scrape(0.1, 1, preempted=0),
+            scrape(0.1, 1, preempted=0, more=lengths(1000, out)),
+            predicted=read_recommendation(answer),
+        )
+        for out in (200, 201)
+    )
     assert rules(shorter)["request_length"].verdict == "pass"
     assert rules(longer)["request_length"].verdict == "fail"
     assert rules(longer)["request_length"].measured == 1201
@@ -200,12 +248,24 @@ def test_observed_lengths_against_those_assumed(tmp_path):
 def test_the_pool_against_the_one_predicted(tmp_path):
     """Three-way: the recommendation, the log of a launch at its flags, the scrapes."""
     answer, launch = tmp_path / "R.json", tmp_path / "launch.csv"
-    done = CliRunner().invoke(main, ["recommend", "llama-3-8b-2-layers", "--input-len", "1024",
-                                     "--output-len", "256", "--json"])
+    done = CliRunner().invoke(
+        main,
+        [
+            "recommend",
+            "llama-3-8b-2-layers",
+            "--input-len",
+            "1024",
+            "--output-len",
+            "256",
+            "--json",
+        ],
+    )
     answer.write_text(done.stdout)
     best = json.loads(done.stdout)["recommended"]
-    launch.write_text("max_num_seqs,max_num_batched_tokens\n"
-                      f"{best['max_num_seqs']},{best['max_num_batched_tokens']}\n")
+    launch.write_text(
+        "max_num_seqs,max_num_batched_tokens\n"
+        f"{best['max_num_seqs']},{best['max_num_batched_tokens']}\n"
+    )
     for share, expected in ((0.995, "pass"), (0.98, "fail")):
         blocks = round(share * best["kv_cache_tokens"] / 16)
         texts = [scrape(0.1, 1, preempted=0, blocks=blocks)] * 2
@@ -231,9 +291,11 @@ def test_a_restart_that_overtakes_the_old_count_is_told_by_its_start():
 
 
 def test_lengths_over_a_restart_are_of_both_stretches():
-    found = verdict(scrape(0, preempted=0, more=lengths(100, 10, 50)),
-                    scrape(0, preempted=0, more=lengths(100, 10, 80)),
-                    scrape(0, preempted=0, more=lengths(100, 10, 20)))
+    found = verdict(
+        scrape(0, preempted=0, more=lengths(100, 10, 50)),
+        scrape(0, preempted=0, more=lengths(100, 10, 80)),
+        scrape(0, preempted=0, more=lengths(100, 10, 20)),
+    )
     assert found.window.histogram("prompt_length").count == 30 + 20
 
 
@@ -248,11 +310,14 @@ def test_two_engines_apart_and_together():
     assert rules_of(answer)["preemptions"]["change"].startswith("engine 1: ")
 
 
-@pytest.mark.parametrize("queue, expected", [
-    ([0, 5, 9], "fail"), ([9, 5, 0], "pass"), ([4, 4, 4], "pass"), ([0, 40], "unknown")])
+@pytest.mark.parametrize(
+    "queue, expected",
+    [([0, 5, 9], "fail"), ([9, 5, 0], "pass"), ([4, 4, 4], "pass"), ([0, 40], "unknown")],
+)
 def test_a_queue_that_grows(queue, expected):
-    found = verdict(*(scrape(0.5, 10, waiting, preempted=0, made=i)
-                      for i, waiting in enumerate(queue)))
+    found = verdict(
+        *(scrape(0.5, 10, waiting, preempted=0, made=i) for i, waiting in enumerate(queue))
+    )
     assert rules(found)["waiting"].verdict == expected
     assert found.healthy is True, "a queue alone never makes a server unhealthy"
 
@@ -287,7 +352,8 @@ def test_two_servers_behind_one_address_are_refused(tmp_path):
     """A start that moves back is another server, or another order; forward it is a restart."""
     for i, start in enumerate((1.7e9, 1.8e9, 1.7e9)):
         (tmp_path / f"{i}.prom").write_text(
-            scrape(0.5, 3, preempted=100 - i) + f"process_start_time_seconds {start}\n")
+            scrape(0.5, 3, preempted=100 - i) + f"process_start_time_seconds {start}\n"
+        )
     code, _, err = run(tmp_path)
     assert code == 1 and "2.prom: older than" in err and "another server" in err
     assert run(tmp_path / "0.prom", tmp_path / "1.prom")[0] == 3
@@ -296,25 +362,44 @@ def test_two_servers_behind_one_address_are_refused(tmp_path):
 def test_a_restart_with_other_buckets():
     """100 of 900 tokens, a restart with a longer model length, 50 of 15,000: 150, in the ends that
     both starts have."""
-    def text(start, held):
-        ends = [f'vllm:request_prompt_tokens_bucket{{engine="0",le="{end}"}} {count}'
-                for end, count in held]
-        total = {1: 900, 2: 15_000}[start] * held[-1][1]
-        return scrape(0.1, 1, preempted=0, more="\n".join((
-            *ends, f'vllm:request_prompt_tokens_sum{{engine="0"}} {total}',
-            f"process_start_time_seconds {start}", "")))
 
-    found = verdict(text(1, [(1000, 0), (10_000, 0), ("+Inf", 0)]),
-                    text(1, [(1000, 100), (10_000, 100), ("+Inf", 100)]),
-                    text(2, [(1000, 0), (10_000, 0), (20_000, 50), ("+Inf", 50)]))
+    def text(start, held):
+        ends = [
+            f'vllm:request_prompt_tokens_bucket{{engine="0",le="{end}"}} {count}'
+            for end, count in held
+        ]
+        total = {1: 900, 2: 15_000}[start] * held[-1][1]
+        return scrape(
+            0.1,
+            1,
+            preempted=0,
+            more="\n".join(
+                (
+                    *ends,
+                    f'vllm:request_prompt_tokens_sum{{engine="0"}} {total}',
+                    f"process_start_time_seconds {start}",
+                    "",
+                )
+            ),
+        )
+
+    found = verdict(
+        text(1, [(1000, 0), (10_000, 0), ("+Inf", 0)]),
+        text(1, [(1000, 100), (10_000, 100), ("+Inf", 100)]),
+        text(2, [(1000, 0), (10_000, 0), (20_000, 50), ("+Inf", 50)]),
+    )
     histogram = found.window.histogram("prompt_length")
     assert histogram.buckets == {1000: 100, 10_000: 100, float("inf"): 150}
     assert histogram.mean == (100 * 900 + 50 * 15_000) / 150
 
 
 def test_an_hour_of_scrapes_is_judged_at_once():
-    one = parse_scrapes((scrape(0.5, 3, preempted=0, more=lengths(100, 20))
-                         + "process_start_time_seconds 1\n").encode(), "s")
+    one = parse_scrapes(
+        (
+            scrape(0.5, 3, preempted=0, more=lengths(100, 20)) + "process_start_time_seconds 1\n"
+        ).encode(),
+        "s",
+    )
     begun = time.monotonic()
     check(Window(tuple(one * 3600))).to_dict()
     assert time.monotonic() - begun < 5
@@ -349,20 +434,24 @@ def test_the_name_of_0_8_and_both_names_at_once():
 def test_a_release_without_engine_labels():
     """0.6: one engine, of which the metrics name the model only."""
     old = scrape(0.5, 3, preempted=1, kv_name="gpu_cache_usage_perc").replace('engine="0",', "")
-    answer = verdict(old, old.replace("total{model_name=\"m\"} 1", "total{model_name=\"m\"} 4"))
+    answer = verdict(old, old.replace('total{model_name="m"} 1', 'total{model_name="m"} 4'))
     assert answer.to_dict()["engines"] == 1 and answer.to_dict()["preemptions"] == 3
     assert answer.server.pool(answer.window).blocks == 1001
 
 
 def test_two_engines_of_which_one_restarts():
     """Engine 0: 7 - 5. Engine 1: 9, then 1 and 2 after its restart: 2."""
-    def text(*engines):
-        return "".join(scrape(0.3, 2, preempted=count, engine=str(i)) + (
-            f'vllm:num_preemptions_created{{engine="{i}",model_name="m"}} {start}\n')
-            for i, (count, start) in enumerate(engines))
 
-    answer = verdict(text((5, 1e9), (9, 1e9)), text((6, 1e9), (1, 2e9)),
-                     text((7, 1e9), (2, 2e9))).to_dict()
+    def text(*engines):
+        return "".join(
+            scrape(0.3, 2, preempted=count, engine=str(i))
+            + (f'vllm:num_preemptions_created{{engine="{i}",model_name="m"}} {start}\n')
+            for i, (count, start) in enumerate(engines)
+        )
+
+    answer = verdict(
+        text((5, 1e9), (9, 1e9)), text((6, 1e9), (1, 2e9)), text((7, 1e9), (2, 2e9))
+    ).to_dict()
     assert [one["preemptions"] for one in answer["per_engine"]] == [2, 2]
     assert answer["restarts"] == 1 and answer["preemptions"] == 4
 
@@ -395,13 +484,22 @@ def test_hybrid_pool_is_not_counted_in_tokens(label):
 GOOD = scrape(0.5, 3, preempted=0)
 
 
-@pytest.mark.parametrize("content, problem", [
-    (b"<html><body>502 Bad Gateway</body></html>", "HTML page"),
-    (b'{"detail": "Not Found"}', "JSON"), (b"", "empty"), (b"\x00\x01\x02", "not a text"),
-    (b"\xff\xfe", "not a text"), (GOOD[:-9].encode(), "middle of a line"),
-    (GOOD.encode() + b"vllm:x{\n", "not Prometheus"), (b"up 1\n", "no metric of vLLM"),
-    ((GOOD + GOOD).encode(), "twice"),
-    (scrape(45.0, 1).encode(), "share from 0 to 1"), (scrape(0.5, -1).encode(), "0 or more")])
+@pytest.mark.parametrize(
+    "content, problem",
+    [
+        (b"<html><body>502 Bad Gateway</body></html>", "HTML page"),
+        (b'{"detail": "Not Found"}', "JSON"),
+        (b"", "empty"),
+        (b"\x00\x01\x02", "not a text"),
+        (b"\xff\xfe", "not a text"),
+        (GOOD[:-9].encode(), "middle of a line"),
+        (GOOD.encode() + b"vllm:x{\n", "not Prometheus"),
+        (b"up 1\n", "no metric of vLLM"),
+        ((GOOD + GOOD).encode(), "twice"),
+        (scrape(45.0, 1).encode(), "share from 0 to 1"),
+        (scrape(0.5, -1).encode(), "0 or more"),
+    ],
+)
 def test_what_is_no_scrape_is_one_sentence(content, problem, tmp_path):
     file = tmp_path / "metrics.prom"
     file.write_bytes(content)
@@ -430,12 +528,14 @@ def test_mutated_scrapes_are_a_verdict_or_one_sentence():
     pieces = ["NaN", "-1", "+Inf", "", '"', "{", "}", "\n", " ", "=", "\0", "engine", "1e400", "#"]
     told = Counter()
     for _ in range(300):
-        texts = [scrape(0.2, 3, preempted=0, more=lengths(100, 20, 5)),
-                 scrape(0.95, 3, preempted=2, more=lengths(100, 20, 9))]
+        texts = [
+            scrape(0.2, 3, preempted=0, more=lengths(100, 20, 5)),
+            scrape(0.95, 3, preempted=2, more=lengths(100, 20, 9)),
+        ]
         for _ in range(draw.randint(1, 3)):
             which, start = draw.randrange(2), draw.randrange(len(texts[0]))
             text = texts[which]
-            texts[which] = text[:start] + draw.choice(pieces) + text[start + draw.randrange(9):]
+            texts[which] = text[:start] + draw.choice(pieces) + text[start + draw.randrange(9) :]
         try:
             answer = verdict(*texts).to_dict()
             json.dumps(answer, allow_nan=False)
@@ -459,8 +559,9 @@ def test_baseline_saved_and_compared(tmp_path):
     assert saved["load"]["mean_output_length"] == 128
     assert saved["versions"]["vllm"] == "0.32.0"
     assert saved["configuration"]["gpu_memory_utilization"] == 0.92
-    code, out, _ = run(DATA / "mns8.prom", "--launches", DATA / "mns8.csv", "--baseline", file,
-                       "--json")
+    code, out, _ = run(
+        DATA / "mns8.prom", "--launches", DATA / "mns8.csv", "--baseline", file, "--json"
+    )
     changes = {change["name"]: change for change in json.loads(out)["baseline"]}
     assert code == 0 and (changes["preemptions"]["then"], changes["preemptions"]["now"]) == (60, 0)
     assert "max_num_seqs" in run(DATA / "mns8.prom", "--baseline", file)[1]
@@ -475,8 +576,10 @@ def test_text_keeps_to_eighty_columns():
         assert max(map(len, out.splitlines())) <= 80
 
 
-@pytest.mark.parametrize("name, value", [
-    ("preemptions", [1]), ("preemptions", {}), ("seconds", float("nan")), ("seconds", 10**400)])
+@pytest.mark.parametrize(
+    "name, value",
+    [("preemptions", [1]), ("preemptions", {}), ("seconds", float("nan")), ("seconds", 10**400)],
+)
 def test_a_baseline_that_was_changed(name, value, tmp_path):
     file = tmp_path / "baseline.json"
     run(DATA / "mns8.prom", "--save-baseline", file)
@@ -488,11 +591,17 @@ def test_a_baseline_that_was_changed(name, value, tmp_path):
         assert code == 1 and out == "" and f"{name} is" in err
 
 
-@pytest.mark.parametrize("text", [
-    '{"recommended": {"max_num_seqs": 1.5, "max_num_batched_tokens": 9}}',
-    '{"recommended": {"max_num_seqs": 5, "max_num_batched_tokens": 9, "kv_cache_tokens": NaN}}',
-    '{"recommended": {"max_num_seqs": 5, "max_num_batched_tokens": 9}, "workload": {}}', "{}",
-    "[]", '{"max_num_seqs": 5}\n{}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"recommended": {"max_num_seqs": 1.5, "max_num_batched_tokens": 9}}',
+        '{"recommended": {"max_num_seqs": 5, "max_num_batched_tokens": 9, "kv_cache_tokens": NaN}}',
+        '{"recommended": {"max_num_seqs": 5, "max_num_batched_tokens": 9}, "workload": {}}',
+        "{}",
+        "[]",
+        '{"max_num_seqs": 5}\n{}',
+    ],
+)
 def test_files_that_are_no_recommendation(text, tmp_path):
     (tmp_path / "R.json").write_text(text)
     code, out, err = run(DATA / "mns8.prom", "--recommendation", tmp_path / "R.json")

@@ -23,13 +23,35 @@ from vllm_tuning.report import write_report
 from vllm_tuning.units import InputError
 
 # What benchmarks/auto_tune/auto_tune.sh of the vLLM repository sets at its head and reads below.
-SCRIPT_READS = {"MODEL", "SYSTEM", "TP", "DOWNLOAD_DIR", "INPUT_LEN", "OUTPUT_LEN", "MAX_MODEL_LEN",
-                "MIN_CACHE_HIT_PCT", "MAX_LATENCY_ALLOWED_MS", "NUM_SEQS_LIST",
-                "NUM_BATCHED_TOKENS_LIST"}
-RESULT = {"backend": "vllm", "model_id": "m", "request_rate": "inf", "max_concurrency": None,
-          "completed": 200, "failed": 0, "request_throughput": 16.26, "output_throughput": 4162.6,
-          "median_ttft_ms": 790.2, "p99_ttft_ms": 1502.5, "median_tpot_ms": 30.9,
-          "p99_tpot_ms": 44.0, "std_tpot_ms": float("nan"), "errors": [""]}
+SCRIPT_READS = {
+    "MODEL",
+    "SYSTEM",
+    "TP",
+    "DOWNLOAD_DIR",
+    "INPUT_LEN",
+    "OUTPUT_LEN",
+    "MAX_MODEL_LEN",
+    "MIN_CACHE_HIT_PCT",
+    "MAX_LATENCY_ALLOWED_MS",
+    "NUM_SEQS_LIST",
+    "NUM_BATCHED_TOKENS_LIST",
+}
+RESULT = {
+    "backend": "vllm",
+    "model_id": "m",
+    "request_rate": "inf",
+    "max_concurrency": None,
+    "completed": 200,
+    "failed": 0,
+    "request_throughput": 16.26,
+    "output_throughput": 4162.6,
+    "median_ttft_ms": 790.2,
+    "p99_ttft_ms": 1502.5,
+    "median_tpot_ms": 30.9,
+    "p99_tpot_ms": 44.0,
+    "std_tpot_ms": float("nan"),
+    "errors": [""],
+}
 
 
 def optimum(input_len=1024, output_len=256):
@@ -73,21 +95,34 @@ def test_the_files(tmp_path):
     best = json.loads(done.stdout)["recommended"]
     assert json.loads(file.read_text())["recommended"] == {
         "max_num_seqs": best["max_num_seqs"],
-        "max_num_batched_tokens": best["max_num_batched_tokens"]}
+        "max_num_batched_tokens": best["max_num_batched_tokens"],
+    }
     lines = [line for line in (tmp_path / "sweep.env").read_text().splitlines() if line[0] != "#"]
     variables = dict(shlex.split(line)[1].split("=", 1) for line in lines)
     assert set(variables) <= SCRIPT_READS
     assert int(variables["NUM_SEQS_LIST"].split()[0]) == best["max_num_seqs"]
     assert int(variables["INPUT_LEN"]) + int(variables["OUTPUT_LEN"]) <= int(
-        variables["MAX_MODEL_LEN"])
+        variables["MAX_MODEL_LEN"]
+    )
     done = CliRunner().invoke(main, [*args, "--sweep", str(file.with_suffix(".env"))])
     assert done.exit_code == 1 and ".json" in done.stderr
 
 
 def test_no_answer_no_sweep(tmp_path):
     file = tmp_path / "sweep.json"
-    done = CliRunner().invoke(main, ["recommend", "qwen3.5-4b-a30", "--input-len", "1024",
-                                     "--output-len", "256", "--sweep", str(file)])
+    done = CliRunner().invoke(
+        main,
+        [
+            "recommend",
+            "qwen3.5-4b-a30",
+            "--input-len",
+            "1024",
+            "--output-len",
+            "256",
+            "--sweep",
+            str(file),
+        ],
+    )
     assert done.exit_code == 1 and "no recommendation to sweep around" in done.stderr
     assert not file.exists()
 
@@ -104,13 +139,20 @@ def test_results_of_bench_serve_and_of_a_sweep(tmp_path):
     assert results[0]["request_rate"] == float("inf") and results[0]["median_tpot_ms"] == 30.9
 
 
-@pytest.mark.parametrize("text, problem", [
-    ("[]", "no JSON object"), ("nope", "not JSON"), ("[1]", "no JSON object"), ("{}", "no completed"),
-    (json.dumps(RESULT | {"completed": -1}), "completed is -1"),
-    (json.dumps(RESULT | {"p99_ttft_ms": [1]}), "p99_ttft_ms is"),
-    (json.dumps(RESULT | {"p99_ttft_ms": 10**400}), "p99_ttft_ms is"),
-    (json.dumps(RESULT | {"completed": True}), "completed is True"),
-    (json.dumps(RESULT | {"request_throughput": None}), "no request_throughput")])
+@pytest.mark.parametrize(
+    "text, problem",
+    [
+        ("[]", "no JSON object"),
+        ("nope", "not JSON"),
+        ("[1]", "no JSON object"),
+        ("{}", "no completed"),
+        (json.dumps(RESULT | {"completed": -1}), "completed is -1"),
+        (json.dumps(RESULT | {"p99_ttft_ms": [1]}), "p99_ttft_ms is"),
+        (json.dumps(RESULT | {"p99_ttft_ms": 10**400}), "p99_ttft_ms is"),
+        (json.dumps(RESULT | {"completed": True}), "completed is True"),
+        (json.dumps(RESULT | {"request_throughput": None}), "no request_throughput"),
+    ],
+)
 def test_what_is_no_result(text, problem, tmp_path):
     (tmp_path / "r.json").write_text(text)
     with pytest.raises(InputError, match=problem):
@@ -151,12 +193,20 @@ def test_preemptions_are_drawn_over_a_restart():
 def test_the_report_gets_a_section_only_where_asked(tmp_path):
     plain = write_report("llama-3-8b-2-layers", 1024, 256, tmp_path / "plain")
     assert "Under load" not in plain.html.read_text()
-    assert not any("optional" in cell.metadata.get("tags", ())
-                   for cell in nbformat.read(plain.notebook, 4).cells)
+    assert not any(
+        "optional" in cell.metadata.get("tags", ())
+        for cell in nbformat.read(plain.notebook, 4).cells
+    )
     bench = tmp_path / "bench.json"
     bench.write_text(json.dumps(RESULT))
-    asked = write_report("llama-3-8b-2-layers", 1024, 256, tmp_path / "asked",
-                         metrics=[DATA / "mns24.prom"], bench=[bench])
+    asked = write_report(
+        "llama-3-8b-2-layers",
+        1024,
+        256,
+        tmp_path / "asked",
+        metrics=[DATA / "mns24.prom"],
+        bench=[bench],
+    )
     page = asked.html.read_text()
     assert "Not healthy." in page and "4,163" in page and "790.2" in page
     assert page.count("<img") == plain.html.read_text().count("<img") + 3
@@ -164,9 +214,14 @@ def test_the_report_gets_a_section_only_where_asked(tmp_path):
     assert "holds 16 requests of the observed p95 length (256 tokens)" in " ".join(text.split())
 
 
-@pytest.mark.parametrize("options, problem", [
-    ({"metrics": ["nope.prom"]}, "cannot be read"),
-    ({"metrics": ["http://user:s3cret@host/metrics"]}, "^scrapes are files here[^@]*$"), ({"bench": ["nope.json"]}, "cannot be read")])
+@pytest.mark.parametrize(
+    "options, problem",
+    [
+        ({"metrics": ["nope.prom"]}, "cannot be read"),
+        ({"metrics": ["http://user:s3cret@host/metrics"]}, "^scrapes are files here[^@]*$"),
+        ({"bench": ["nope.json"]}, "cannot be read"),
+    ],
+)
 def test_a_report_of_files_that_are_not_there(options, problem, tmp_path):
     with pytest.raises(InputError, match=problem):
         write_report("llama-3-8b-2-layers", 1024, 256, tmp_path, **options)
@@ -183,8 +238,11 @@ def test_scrapes_that_lack_much_are_drawn_and_told(text, tmp_path):
     (tmp_path / "1.prom").write_text(text)
     found = verdict_of_run(str(tmp_path))
     assert check_text(found) and lengths_table(found).data
-    for draw, given in ((figures.kv_cache_usage, {"a": found}), (figures.requests, found),
-                        (figures.preemptions, {"a": found})):
+    for draw, given in (
+        (figures.kv_cache_usage, {"a": found}),
+        (figures.requests, found),
+        (figures.preemptions, {"a": found}),
+    ):
         assert draw(given).get_xlabel()
     assert json.dumps(baseline(found), allow_nan=False)
 
@@ -193,10 +251,18 @@ def test_the_lesson_says_what_is_wrong_in_one_sentence(tmp_path):
     import papermill
 
     with pytest.raises(papermill.PapermillExecutionError) as failed:
-        papermill.execute_notebook(str(ROOT / "notebooks/05_under_load.ipynb"), None,
-                                   {"metrics": "nope"}, progress_bar=False, cwd=str(ROOT))
-    assert str(failed.value).strip().endswith(
-        "nope: no such file or folder; carried runs: mns16, mns24, mns8")
+        papermill.execute_notebook(
+            str(ROOT / "notebooks/05_under_load.ipynb"),
+            None,
+            {"metrics": "nope"},
+            progress_bar=False,
+            cwd=str(ROOT),
+        )
+    assert (
+        str(failed.value)
+        .strip()
+        .endswith("nope: no such file or folder; carried runs: mns16, mns24, mns8")
+    )
 
 
 def test_runs_are_sorted():

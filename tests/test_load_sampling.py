@@ -24,6 +24,7 @@ from vllm_tuning.units import InputError
 @contextmanager
 def server(answer):
     """A server on a free port and its URL; ``answer(handler, number)`` each request, from 0."""
+
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self):
             self.server.asked.append(self.headers.get("Authorization"))
@@ -75,8 +76,12 @@ def test_samples_at_the_interval_and_gives_the_verdict():
 
 def test_samples_that_are_kept_give_the_same_verdict(tmp_path):
     file = tmp_path / "load.prom"
-    with server(lambda h, n: send(h, "# HELP x y\n" + scrape(
-            0.1 * n, 4, 1, preempted=n, made=n, more=lengths(1000, 200, n)))) as (_, url):
+    with server(
+        lambda h, n: send(
+            h,
+            "# HELP x y\n" + scrape(0.1 * n, 4, 1, preempted=n, made=n, more=lengths(1000, 200, n)),
+        )
+    ) as (_, url):
         _, live, _ = run(url, "--interval", 0.1, "--duration", 0.3, "--json", "--keep", file)
     _, saved, _ = run(file, "--json")
     assert json.loads(saved) == json.loads(live) and json.loads(live)["scrapes"] == 4
@@ -90,6 +95,7 @@ def test_unhealthy_is_exit_3():
 
 def test_a_server_that_goes_away():
     with server(busy) as (http, url):
+
         def stop_after_three(_):
             if len(http.asked) == 3:
                 http.shutdown()
@@ -185,14 +191,18 @@ def test_a_body_without_end(monkeypatch):
     assert code == 1 and "answers more than" in err
 
 
-@pytest.mark.parametrize("answer, problem", [
-    (lambda h, n: send(h, "<html>hello</html>"), "an HTML page"),
-    (lambda h, n: send(h, "no", 401), TOKEN),
-    (lambda h, n: send(h, "no", 404), "the path is usually /metrics"),
-    (lambda h, n: send(h, scrape(0.5)[:50], **{"Content-Length": "900"}), "cut off"),
-    (lambda h, n: send(h, "", 302, Location="http://localhost:1/metrics"), "another host"),
-    (lambda h, n: send(h, "", 302, Location="file:///etc/hosts"), "HTTP 302"),
-    (lambda h, n: send(h, "", 302, Location="/metrics"), "HTTP 302")])
+@pytest.mark.parametrize(
+    "answer, problem",
+    [
+        (lambda h, n: send(h, "<html>hello</html>"), "an HTML page"),
+        (lambda h, n: send(h, "no", 401), TOKEN),
+        (lambda h, n: send(h, "no", 404), "the path is usually /metrics"),
+        (lambda h, n: send(h, scrape(0.5)[:50], **{"Content-Length": "900"}), "cut off"),
+        (lambda h, n: send(h, "", 302, Location="http://localhost:1/metrics"), "another host"),
+        (lambda h, n: send(h, "", 302, Location="file:///etc/hosts"), "HTTP 302"),
+        (lambda h, n: send(h, "", 302, Location="/metrics"), "HTTP 302"),
+    ],
+)
 def test_answers_that_are_no_metrics(answer, problem):
     with server(answer) as (_, url):
         code, out, err = run(url)
@@ -213,18 +223,29 @@ def test_a_redirect_on_the_same_host_is_followed():
 def test_the_token_comes_from_the_environment_and_is_not_shown(monkeypatch):
     monkeypatch.setenv(TOKEN, "s3cret")
     with server(lambda h, n: send(h, "", 302, Location="http://localhost:1/x?key=s3cret")) as (
-            http, url):
+        http,
+        url,
+    ):
         code, out, err = run(url + "?key=s3cret")
     assert http.asked == ["Bearer s3cret"] and code == 1 and "s3cret" not in out + err
 
 
-@pytest.mark.parametrize("url, problem", [
-    ("ftp://host/metrics", "only http"), ("file:///etc/passwd", "only http"),
-    ("http://", "with a host"), ("http://user:s3cret@host/metrics", TOKEN),
-    ("http://host:port/metrics", "no such form"), ("http://[::1/metrics", "no such form"),
-    ("http://host/a b", "a space"), ("http://user:12?s3cret@host/", TOKEN),
-    ("user:s3cret@host:8000/metrics", TOKEN), ("localhost:8000/metrics", "only http"),
-    ("http://a..b/", "no such form of a host")])
+@pytest.mark.parametrize(
+    "url, problem",
+    [
+        ("ftp://host/metrics", "only http"),
+        ("file:///etc/passwd", "only http"),
+        ("http://", "with a host"),
+        ("http://user:s3cret@host/metrics", TOKEN),
+        ("http://host:port/metrics", "no such form"),
+        ("http://[::1/metrics", "no such form"),
+        ("http://host/a b", "a space"),
+        ("http://user:12?s3cret@host/", TOKEN),
+        ("user:s3cret@host:8000/metrics", TOKEN),
+        ("localhost:8000/metrics", "only http"),
+        ("http://a..b/", "no such form of a host"),
+    ],
+)
 def test_urls_that_are_refused(url, problem):
     code, _, err = run(url)
     assert code == 1 and problem in err and "s3cret" not in err and len(err.splitlines()) == 1
@@ -240,8 +261,11 @@ def test_ctrl_c_gives_the_verdict_on_what_there_is():
     with server(lambda handler, n: send(handler, scrape(0.5, 4, preempted=n))) as (http, url):
         process = subprocess.Popen(
             [sys.executable, "-m", "vllm_tuning", "check", url, "--interval", "0.1", "--json"],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            env=os.environ | {"NO_PROXY": "127.0.0.1"})
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"NO_PROXY": "127.0.0.1"},
+        )
         end = time.monotonic() + 30
         while len(http.asked) < 4 and time.monotonic() < end:
             time.sleep(0.02)

@@ -25,8 +25,14 @@ from vllm_tuning.launching.folder import Folder
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs /proc")
 
-SERVE = [sys.executable, "-S", "-E", str(ROOT / "tests/standin_vllm.py"), "serve",
-         "/models/llama-3-8b-2-layers"]
+SERVE = [
+    sys.executable,
+    "-S",
+    "-E",
+    str(ROOT / "tests/standin_vllm.py"),
+    "serve",
+    "/models/llama-3-8b-2-layers",
+]
 MARK = "STANDIN_OF"
 LENGTHS = ["--input-len", "1024", "--output-len", "256"]
 CONFIG = ["--config", str(ROOT / "data/llama-3-8b-2-layers/config.json")]
@@ -52,8 +58,10 @@ def _alive(mark):
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
-            if mark in (process / "environ").read_bytes().split(b"\0") and (
-                    process / "stat").read_text().rpartition(")")[2].split()[0] != "Z":
+            if (
+                mark in (process / "environ").read_bytes().split(b"\0")
+                and (process / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
+            ):
                 found.append((process / "cmdline").read_bytes())
         except OSError:
             continue
@@ -62,8 +70,20 @@ def _alive(mark):
 
 def run(folder, *options, behaviour=""):
     """Options of measure; those of the server are the stand-in's behaviour."""
-    return CliRunner().invoke(main, ["measure", "-o", str(folder), "--grace", "0.3", *options, "--",
-                                     *SERVE, *(["--behaviour", behaviour] if behaviour else [])])
+    return CliRunner().invoke(
+        main,
+        [
+            "measure",
+            "-o",
+            str(folder),
+            "--grace",
+            "0.3",
+            *options,
+            "--",
+            *SERVE,
+            *(["--behaviour", behaviour] if behaviour else []),
+        ],
+    )
 
 
 def figures(folder, *options, behaviour=""):
@@ -76,8 +96,11 @@ def figures(folder, *options, behaviour=""):
 
 
 def at(answer, seqs, tokens):
-    return next(launch for launch in answer["launches"] if (
-        launch["max_num_seqs"], launch["max_num_batched_tokens"]) == (seqs, tokens))
+    return next(
+        launch
+        for launch in answer["launches"]
+        if (launch["max_num_seqs"], launch["max_num_batched_tokens"]) == (seqs, tokens)
+    )
 
 
 def test_four_launches_by_the_plan_and_a_fifth_at_the_answer(folder, exact_launches):
@@ -116,11 +139,15 @@ def test_what_was_made_is_not_made_again(folder):
     assert refused.exit_code == 1 and "measure did not make this launch" in refused.stderr
 
 
-@pytest.mark.parametrize("behaviour, reason, pool", [
-    ("oom@512", "out of memory occurred when warming up sampler with 512 dummy requests", True),
-    ("dies@512", "unrecognized arguments: --no-such-flag", False),
-    ("killed@512", "the server ended by signal 9", False),
-    ("hangs@512", "the server gave no figures within 0.8 s", False)])
+@pytest.mark.parametrize(
+    "behaviour, reason, pool",
+    [
+        ("oom@512", "out of memory occurred when warming up sampler with 512 dummy requests", True),
+        ("dies@512", "unrecognized arguments: --no-such-flag", False),
+        ("killed@512", "the server ended by signal 9", False),
+        ("hangs@512", "the server gave no figures within 0.8 s", False),
+    ],
+)
 def test_a_failed_launch_has_its_reason_and_the_others_are_made(folder, behaviour, reason, pool):
     table = folder.parent / "three.csv"
     table.write_text("max_num_seqs,max_num_batched_tokens\n512,512\n128,512\n16,2048\n")
@@ -136,7 +163,7 @@ def test_a_server_that_failed_and_does_not_exit_is_not_waited_for(folder):
     table = folder.parent / "one.csv"
     table.write_text("max_num_seqs,max_num_batched_tokens\n128,512\n")
     begin = time.monotonic()
-    launch, = figures(folder, "--launches", str(table), behaviour="fails")["launches"]
+    (launch,) = figures(folder, "--launches", str(table), behaviour="fails")["launches"]
     assert time.monotonic() - begin < 20
     assert launch["status"] == "failed" and "no such attention" in launch["error"]
 
@@ -159,15 +186,17 @@ def test_a_terminal_is_not_told_what_a_log_says_to_it(folder):
     program.chmod(0o755)
     table = folder.parent / "one.csv"
     table.write_text("max_num_seqs,max_num_batched_tokens\n128,512\n")
-    done = CliRunner().invoke(main, ["measure", "-o", str(folder), "--launches", str(table), "--",
-                                     str(program), "serve", "m"])
+    done = CliRunner().invoke(
+        main,
+        ["measure", "-o", str(folder), "--launches", str(table), "--", str(program), "serve", "m"],
+    )
     assert "gone" in done.output and not {"\033", "\007"} & set(done.output)
 
 
 def test_launches_without_a_pool_still_tell_the_peak(folder):
     table = folder.parent / "large.csv"
     table.write_text("max_num_seqs,max_num_batched_tokens\n2048,2048\n")
-    launch, = figures(folder, "--launches", str(table))["launches"]
+    (launch,) = figures(folder, "--launches", str(table))["launches"]
     assert launch["status"] == "failed" and launch["kv_cache_gib"] < 0
     assert launch["peak_activation_gib"] == round((3094568 * 2048 + 8192 * 2048) / 2**30, 2)
 
@@ -176,7 +205,7 @@ def test_launches_without_a_pool_still_tell_the_peak(folder):
 def test_servers_that_do_not_go_by_themselves(folder, behaviour):
     table = folder.parent / "one.csv"
     table.write_text("max_num_seqs,max_num_batched_tokens\n128,512\n")
-    launch, = figures(folder, "--launches", str(table), behaviour=behaviour)["launches"]
+    (launch,) = figures(folder, "--launches", str(table), behaviour=behaviour)["launches"]
     assert launch["status"] == "ok" and launch["kv_cache_tokens"] == 472416
     assert not left_over(folder.parent, 1)
 
@@ -191,7 +220,7 @@ def test_a_port_that_someone_took(folder, monkeypatch, times):
         ports = [taken.getsockname()[1]] * times
         real = measure.free_port
         monkeypatch.setattr(measure, "free_port", lambda: ports.pop() if ports else real())
-        launch, = figures(folder, "--launches", str(table))["launches"]
+        (launch,) = figures(folder, "--launches", str(table))["launches"]
     assert launch["status"] == ("ok" if times == 1 else "failed")
     assert times == 1 or "Address already in use" in launch["error"]
 
@@ -210,20 +239,28 @@ def test_flags_that_are_the_drivers_own(folder, flag):
     assert not folder.exists()
 
 
-@pytest.mark.parametrize("args, code, named", [
-    (["--", "no-such-vllm", "serve", "m"], 1, "no such program"),
-    (["--verify", "--", "vllm", "serve", "m"], 2, "--input-len"),
-    (["--launches", "nowhere.csv", "--", *SERVE], 1, "nowhere.csv"),
-    ([], 2, "vllm serve MODEL")])
+@pytest.mark.parametrize(
+    "args, code, named",
+    [
+        (["--", "no-such-vllm", "serve", "m"], 1, "no such program"),
+        (["--verify", "--", "vllm", "serve", "m"], 2, "--input-len"),
+        (["--launches", "nowhere.csv", "--", *SERVE], 1, "nowhere.csv"),
+        ([], 2, "vllm serve MODEL"),
+    ],
+)
 def test_bad_input_starts_nothing(folder, args, code, named):
     done = CliRunner().invoke(main, ["measure", "-o", str(folder), *args])
     assert done.exit_code == code and named in done.stderr and not folder.exists()
 
 
-@pytest.mark.parametrize("args", [
-    "-tp 2 --max_model_len=4096 --no_enable_chunked_prefill", "-tp=2 --max-model-len 4096 "
-    "--no-enable-chunked-prefill", "--tensor-parallel-size=2 --max-model-len '4096' "
-    "--no-enable-chunked-prefill"])
+@pytest.mark.parametrize(
+    "args",
+    [
+        "-tp 2 --max_model_len=4096 --no_enable_chunked_prefill",
+        "-tp=2 --max-model-len 4096 --no-enable-chunked-prefill",
+        "--tensor-parallel-size=2 --max-model-len '4096' --no-enable-chunked-prefill",
+    ],
+)
 def test_flags_of_the_server_in_all_their_spellings(args):
     settings, chunked = _settings(["vllm", "serve", "/two words/m", *shlex.split(args)])
     assert settings == {"model": "/two words/m", "tensor_parallel_size": 2, "max_model_len": 4096}
@@ -247,9 +284,25 @@ def test_one_driver_at_a_time(folder, monkeypatch):
 @pytest.mark.parametrize("behaviour", ["family", "daemons", "stubborn", "hangs"])
 def test_interrupted_by_a_signal(folder, number, behaviour):
     driver = subprocess.Popen(
-        [sys.executable, "-m", "vllm_tuning", "measure", "-o", str(folder), "--grace", "0.3", "--",
-         *SERVE, "--behaviour", behaviour], stderr=subprocess.PIPE, text=True, cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT)})
+        [
+            sys.executable,
+            "-m",
+            "vllm_tuning",
+            "measure",
+            "-o",
+            str(folder),
+            "--grace",
+            "0.3",
+            "--",
+            *SERVE,
+            "--behaviour",
+            behaviour,
+        ],
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )
     while not list(folder.glob("logs/*.log")):
         time.sleep(0.01)
     time.sleep(random.uniform(0, 0.3))
@@ -310,8 +363,19 @@ def test_killed_at_any_moment(tmp_path, monkeypatch):
     fresh.set_forkserver_preload(["test_measure"])
     rng = random.Random(7)
     with ThreadPoolExecutor(4) as several:
-        whole = max(list(several.map(lambda number: undisturbed(
-            tmp_path / f"whole-{number}", fresh), range(8)))[4:])
-        killed = list(several.map(lambda number: kill_and_resume(
-            tmp_path / str(number), rng.uniform(0, whole), fresh), range(100)))
+        whole = max(
+            list(
+                several.map(
+                    lambda number: undisturbed(tmp_path / f"whole-{number}", fresh), range(8)
+                )
+            )[4:]
+        )
+        killed = list(
+            several.map(
+                lambda number: kill_and_resume(
+                    tmp_path / str(number), rng.uniform(0, whole), fresh
+                ),
+                range(100),
+            )
+        )
     assert not left_over(tmp_path, 1) and sum(killed) > 30

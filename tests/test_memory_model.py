@@ -14,33 +14,49 @@ from vllm_tuning.units import GIB, InputError
 
 from conftest import ROOT
 
-K1, K2, K = 147456, 3094568, 8192  # exact bytes of vLLM's accounting, by hand from two launches each
+K1, K2, K = (
+    147456,
+    3094568,
+    8192,
+)  # exact bytes of vLLM's accounting, by hand from two launches each
 SHAPE = Shape(K, 8192)
 
 
 def exact(rows, **names):
-    return [Launch(max_num_seqs=row["max_num_seqs"],
-                   max_num_batched_tokens=row["max_num_batched_tokens"],
-                   **{name: row[column] for name, column in names.items()}) for row in rows]
+    return [
+        Launch(
+            max_num_seqs=row["max_num_seqs"],
+            max_num_batched_tokens=row["max_num_batched_tokens"],
+            **{name: row[column] for name, column in names.items()},
+        )
+        for row in rows
+    ]
 
 
 def test_slopes_of_the_exact_bytes_by_hand(exact_launches):
-    peak = {(row["max_num_seqs"], row["max_num_batched_tokens"]): row["peak_activation_bytes"]
-            for row in exact_launches}
+    peak = {
+        (row["max_num_seqs"], row["max_num_batched_tokens"]): row["peak_activation_bytes"]
+        for row in exact_launches
+    }
     assert (peak[16, 8192] - peak[16, 2048]) / 6144 == K1
     assert (peak[512, 512] - peak[128, 512]) / 384 == K2
     assert peak[512, 512] - 512 * (K2 + K) == 0
 
 
-@pytest.mark.parametrize("names, route", [
-    ({"peak_activation": "peak_activation_bytes"}, "peak_activation"),
-    ({"kv_cache": "kv_cache_bytes"}, "kv_only")])
+@pytest.mark.parametrize(
+    "names, route",
+    [
+        ({"peak_activation": "peak_activation_bytes"}, "peak_activation"),
+        ({"kv_cache": "kv_cache_bytes"}, "kv_only"),
+    ],
+)
 def test_exact_bytes_give_exact_slopes_by_either_route(exact_launches, names, route):
     model = fit_memory_model(exact(exact_launches, **names), SHAPE)
     assert model.route == route
     assert model.k1.n == pytest.approx(K1, rel=1e-8) and model.k2.n == pytest.approx(K2, rel=1e-8)
     assert [fitted.branch for fitted in model.launches] == [
-        "model" if row["max_num_seqs"] == 16 else "sampler" for row in exact_launches]
+        "model" if row["max_num_seqs"] == 16 else "sampler" for row in exact_launches
+    ]
 
 
 def test_printed_figures_hold_the_exact_ones_within_their_errors(exact_launches):
@@ -53,15 +69,16 @@ def test_printed_figures_hold_the_exact_ones_within_their_errors(exact_launches)
     for fitted in model.launches:
         row = truth[fitted.launch.max_num_seqs, fitted.launch.max_num_batched_tokens]
         assert fitted.kv_cache == pytest.approx(row["kv_cache_bytes"], abs=262144)
-        assert fitted.peak_activation == pytest.approx(row["peak_activation_bytes"],
-                                                       abs=3 * model.a1.s)
+        assert fitted.peak_activation == pytest.approx(
+            row["peak_activation_bytes"], abs=3 * model.a1.s
+        )
 
 
 def test_a_held_out_launch_is_predicted_within_its_standard_error(exact_launches):
     launches = read_launches("llama-3-8b-2-layers")
     for i, launch in enumerate(launches):
         if (launch.max_num_seqs, launch.max_num_batched_tokens) == (16, 2048):
-            rest = fit_memory_model(launches[:i] + launches[i + 1:], SHAPE)
+            rest = fit_memory_model(launches[:i] + launches[i + 1 :], SHAPE)
             pool = rest.pool(16, 2048)
             row = next(row for row in exact_launches if row["max_num_batched_tokens"] == 2048)
             assert pool.n == pytest.approx(row["kv_cache_bytes"], abs=3 * pool.s)
@@ -109,8 +126,11 @@ def rows(*pairs, columns="max_num_seqs,max_num_batched_tokens,peak_activation_gi
 
 def test_identical_launches():
     model = fit_memory_model(rows("16,512,0.5", "16,512,0.5", "16,512,0.5"))
-    assert model.reasons["k1"] == model.reasons["k2"] == (
-        "all launches have the same max_num_seqs and max_num_batched_tokens")
+    assert (
+        model.reasons["k1"]
+        == model.reasons["k2"]
+        == ("all launches have the same max_num_seqs and max_num_batched_tokens")
+    )
     assert len(model.next_launches) == 4
 
 
@@ -138,8 +158,14 @@ def test_mns_above_mnbt_is_cut_at_the_budget():
 
 
 def test_negative_pools_are_readings_too():
-    model = fit_memory_model(rows("16,4096,1.5", "16,8192,0.5", "16,16384,-1.5",
-                                  columns="max_num_seqs,max_num_batched_tokens,kv_cache_gib"))
+    model = fit_memory_model(
+        rows(
+            "16,4096,1.5",
+            "16,8192,0.5",
+            "16,16384,-1.5",
+            columns="max_num_seqs,max_num_batched_tokens,kv_cache_gib",
+        )
+    )
     assert model.k1.n == pytest.approx(1.0 * GIB / 4096)
     assert "negative_kv_cache" in [notice.name for notice in model.notices]
 
@@ -154,7 +180,10 @@ def test_launches_without_flags_or_figures_are_left_out_and_named():
     model = fit_memory_model(rows("16,2048,0.3", ",2048,0.9", "16,,0.9", "16,4096,", "16,4096,0.6"))
     assert len(model.launches) == 2
     assert [n.text.split(":")[1] for n in model.notices if n.name == "launch_not_used"] == [
-        "3", "4", "5"]
+        "3",
+        "4",
+        "5",
+    ]
 
 
 def test_nothing_to_fit_is_an_answer_with_reasons():
@@ -184,10 +213,16 @@ def test_k_is_fitted_where_identified_else_from_the_config_else_0():
 
 def test_the_estimate_for_graphs_is_taken_out_of_the_pool_readings():
     """The pool is A - G - P; G grows with mns here, so K2 from the bare pools would be wrong."""
-    columns = ("vllm_version,max_num_seqs,max_num_batched_tokens,kv_cache_gib,"
-               "cuda_graph_estimated_gib")
-    launches = rows("0.32.0,128,512,9.0,0.5", "0.32.0,512,512,7.0,1.0", "0.32.0,16,2048,9.5,0.25",
-                    "0.32.0,16,8192,8.75,0.25", columns=columns)
+    columns = (
+        "vllm_version,max_num_seqs,max_num_batched_tokens,kv_cache_gib,cuda_graph_estimated_gib"
+    )
+    launches = rows(
+        "0.32.0,128,512,9.0,0.5",
+        "0.32.0,512,512,7.0,1.0",
+        "0.32.0,16,2048,9.5,0.25",
+        "0.32.0,16,8192,8.75,0.25",
+        columns=columns,
+    )
     model = fit_memory_model(launches)
     assert model.k2.n == pytest.approx(1.5 * GIB / 384)
     assert model.k1.n == pytest.approx(0.75 * GIB / 6144)
@@ -197,8 +232,9 @@ def test_the_estimate_for_graphs_is_taken_out_of_the_pool_readings():
 
 def test_another_process_on_the_gpu_does_not_bend_the_pool_readings():
     columns = "max_num_seqs,max_num_batched_tokens,kv_cache_gib,non_torch_gib"
-    model = fit_memory_model(rows("16,2048,9.0,0.3", "16,4096,8.5,0.3", "16,8192,5.5,2.3",
-                                  columns=columns))
+    model = fit_memory_model(
+        rows("16,2048,9.0,0.3", "16,4096,8.5,0.3", "16,8192,5.5,2.3", columns=columns)
+    )
     assert model.k1.n == pytest.approx(0.5 * GIB / 2048)
 
 
@@ -220,16 +256,20 @@ def test_a_peak_that_falls_while_both_flags_rise_is_refused():
 
 def test_two_files_make_one_fit_and_must_agree(tmp_path):
     for name, text in {"a.csv": "16,2048,0.3,1\n16,4096,0.6,1", "b.csv": "16,8192,1.2,2"}.items():
-        (tmp_path / name).write_text("max_num_seqs,max_num_batched_tokens,peak_activation_gib,"
-                                     "vllm_version\n" + text)
+        (tmp_path / name).write_text(
+            "max_num_seqs,max_num_batched_tokens,peak_activation_gib,vllm_version\n" + text
+        )
     with pytest.raises(InputError, match="b.csv:2: vllm_version"):
         model_of([tmp_path / "a.csv", tmp_path / "b.csv"])
     assert len(model_of([tmp_path / "a.csv"]).launches) == 2
 
 
 def test_tokens_alone_ask_for_the_config():
-    tokens = rows("16,2048,480000", "16,8192,400000",
-                  columns="max_num_seqs,max_num_batched_tokens,kv_cache_tokens")
+    tokens = rows(
+        "16,2048,480000",
+        "16,8192,400000",
+        columns="max_num_seqs,max_num_batched_tokens,kv_cache_tokens",
+    )
     assert "--config" in fit_memory_model(tokens).reasons["k1"]
     assert fit_memory_model(tokens, Shape(K, 8192)).k1.n == pytest.approx(80000 * 8192 / 6144)
 
@@ -253,18 +293,26 @@ def test_noise_of_three_hundred_launches_is_no_contradiction():
 def test_a_pool_known_to_the_byte_does_not_narrow_the_printed_ones():
     """Two launches, one printed to 0.01 GiB: by hand the slope's error is 0.005 / sqrt(3) GiB / dB."""
     pools = [f"{30 * GIB - 150e3 * 2048:.0f}", f"{(30 * GIB - 150e3 * 16384) / GIB:.2f}"]
-    text = rows(f"16,2048,{float(pools[0]) / GIB!r}", f"16,16384,{pools[1]}",
-                columns="max_num_seqs,max_num_batched_tokens,kv_cache_gib")
+    text = rows(
+        f"16,2048,{float(pools[0]) / GIB!r}",
+        f"16,16384,{pools[1]}",
+        columns="max_num_seqs,max_num_batched_tokens,kv_cache_gib",
+    )
     model = fit_memory_model(text)
     assert model.k1.s == pytest.approx(0.005 * GIB / math.sqrt(3) / 14336, rel=1e-3)
     assert model.k1.n == pytest.approx(150e3, abs=2 * model.k1.s)
 
 
 def test_what_a_log_warns_of_reaches_the_fit_once_for_all_launches():
-    launches = [replace(launch, warnings=("speculative_decoding", "derived_non_torch"))
-                for launch in rows("16,2048,0.3", "16,4096,0.6")]
-    told = [notice for notice in fit_memory_model(launches).notices
-            if notice.name == "speculative_decoding"]
+    launches = [
+        replace(launch, warnings=("speculative_decoding", "derived_non_torch"))
+        for launch in rows("16,2048,0.3", "16,4096,0.6")
+    ]
+    told = [
+        notice
+        for notice in fit_memory_model(launches).notices
+        if notice.name == "speculative_decoding"
+    ]
     assert len(told) == 1 and all(Path(launch.where).name in told[0].text for launch in launches)
     assert "derived_non_torch" not in {notice.name for notice in fit_memory_model(launches).notices}
 
@@ -279,16 +327,23 @@ def test_logs_of_the_carried_set_give_the_exact_slopes_and_find_the_config():
 
 def test_equal_flags_with_other_pools_are_told_not_refused():
     """Two starts of one server with equal flags, 0.14 GiB apart, beside a second group."""
-    model = fit_memory_model(rows("256,2048,35.06", "256,2048,35.2", "1024,2048,33.0",
-                                  columns="max_num_seqs,max_num_batched_tokens,kv_cache_gib"))
-    told, = [notice for notice in model.notices if notice.name == "repeats_differ"]
+    model = fit_memory_model(
+        rows(
+            "256,2048,35.06",
+            "256,2048,35.2",
+            "1024,2048,33.0",
+            columns="max_num_seqs,max_num_batched_tokens,kv_cache_gib",
+        )
+    )
+    (told,) = [notice for notice in model.notices if notice.name == "repeats_differ"]
     assert "0.14 GiB" in told.text and ":3:" in told.text
-    unknown = fit_memory_model(rows("2048,35.06", "2048,34.2", columns=
-                                    "max_num_batched_tokens,kv_cache_gib"))
+    unknown = fit_memory_model(
+        rows("2048,35.06", "2048,34.2", columns="max_num_batched_tokens,kv_cache_gib")
+    )
     assert "max_num_seqs is not given" in unknown.notices[-1].text
 
 
 def test_a_failed_launch_is_left_out_by_its_own_reason():
     failed = rows("failed,no memory", columns="status,error")
-    told, = [n for n in fit_memory_model(failed).notices if n.name == "launch_not_used"]
+    (told,) = [n for n in fit_memory_model(failed).notices if n.name == "launch_not_used"]
     assert "failed: no memory" in told.text

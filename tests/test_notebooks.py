@@ -38,8 +38,12 @@ def test_running_it_again_leaves_the_same_bytes(path, tmp_path):
 def test_cells_are_thin(path):
     cells = nbformat.read(path, 4).cells
     code = [cell.source for cell in cells if cell.cell_type == "code"]
-    imports = [i for i, source in enumerate(code) for node in ast.walk(ast.parse(source))
-               if isinstance(node, (ast.Import, ast.ImportFrom))]
+    imports = [
+        i
+        for i, source in enumerate(code)
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, (ast.Import, ast.ImportFrom))
+    ]
     assert set(imports) == {0} and len(code) <= 20
     assert statistics.median(len(source.splitlines()) for source in code) <= 5
     assert sum("parameters" in cell.metadata.get("tags", ()) for cell in cells) == 1

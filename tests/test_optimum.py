@@ -22,19 +22,24 @@ def test_quantile_is_the_one_sided_normal_one():
 
 
 def exact_optimum(exact_launches, length=1280):
-    launches = [Launch(max_num_seqs=row["max_num_seqs"], block_size=BLOCK,
-                       max_num_batched_tokens=row["max_num_batched_tokens"],
-                       peak_activation=row["peak_activation_bytes"],
-                       kv_cache=row["kv_cache_bytes"],
-                       kv_cache_tokens=row["kv_cache_bytes"] // (BLOCK * KAPPA) * BLOCK)
-                for row in exact_launches]
+    launches = [
+        Launch(
+            max_num_seqs=row["max_num_seqs"],
+            block_size=BLOCK,
+            max_num_batched_tokens=row["max_num_batched_tokens"],
+            peak_activation=row["peak_activation_bytes"],
+            kv_cache=row["kv_cache_bytes"],
+            kv_cache_tokens=row["kv_cache_bytes"] // (BLOCK * KAPPA) * BLOCK,
+        )
+        for row in exact_launches
+    ]
     model = fit_memory_model(launches, Shape(K, KAPPA))
     return find_optimum(model, Workload(length - 256, 256))
 
 
 def test_exact_bytes_against_rational_arithmetic(exact_launches):
     """A = KV + P = 4,270,388,675 bytes in every launch; two balances, solved exactly."""
-    a, = {row["kv_cache_bytes"] + row["peak_activation_bytes"] for row in exact_launches}
+    (a,) = {row["kv_cache_bytes"] + row["peak_activation_bytes"] for row in exact_launches}
     request = 1280 * KAPPA
     tokens = Fraction(a) / (request * Fraction(K1 - K, K2) + K1)
     seqs = tokens * Fraction(K1 - K, K2)
@@ -60,15 +65,19 @@ def test_printed_figures_lead_to_the_exact_answer_within_their_errors(exact_laun
         assert value.n == pytest.approx(getattr(exact, name).n, abs=2 * value.s)
     assert printed.recommended.max_num_seqs == exact.recommended.max_num_seqs
     assert printed.recommended.kv_cache_tokens == pytest.approx(
-        exact.recommended.kv_cache_tokens, abs=3 * printed.recommended.kv_cache_tokens_stderr + BLOCK)
+        exact.recommended.kv_cache_tokens,
+        abs=3 * printed.recommended.kv_cache_tokens_stderr + BLOCK,
+    )
 
 
 def test_the_price_list_against_exact_bytes(exact_launches):
     a = exact_launches[0]["kv_cache_bytes"] + exact_launches[0]["peak_activation_bytes"]
     for price in exact_optimum(exact_launches).prices:
+
         def fits(seqs, budget=price.max_num_batched_tokens):
             peak = max(K1 * budget, K2 * min(seqs, budget) + K * budget)
             return seqs <= budget and (a - peak) // (BLOCK * KAPPA) - 1 >= seqs * 40
+
         if price.max_num_seqs:
             assert fits(price.max_num_seqs)
         assert not fits(price.max_num_seqs + 1)
@@ -76,13 +85,18 @@ def test_the_price_list_against_exact_bytes(exact_launches):
 
 def law(pairs, a, k1, k2, kappa=131072, decimals=2, seed=None):
     """Launches of an exact law, printed to 0.01 GiB; optionally with noise in the pool."""
-    noise = np.random.default_rng(seed).normal(0, 0.02, len(pairs)) if seed else np.zeros(len(pairs))
+    noise = (
+        np.random.default_rng(seed).normal(0, 0.02, len(pairs)) if seed else np.zeros(len(pairs))
+    )
     rows = []
     for (seqs, tokens), error in zip(pairs, noise):
         pool = a - max(k1 * tokens, k2 * min(seqs, tokens)) / GIB + error
         rows.append(f"{seqs},{tokens},{round(pool, decimals)},{int(pool * GIB / kappa) // 16 * 16}")
-    return fit_memory_model(parse_launches(
-        "max_num_seqs,max_num_batched_tokens,kv_cache_gib,kv_cache_tokens\n" + "\n".join(rows)))
+    return fit_memory_model(
+        parse_launches(
+            "max_num_seqs,max_num_batched_tokens,kv_cache_gib,kv_cache_tokens\n" + "\n".join(rows)
+        )
+    )
 
 
 FOUR = [(128, 512), (512, 512), (16, 2048), (16, 16384)]
@@ -108,12 +122,16 @@ def test_rules_of_vllm_over_many_laws():
 def test_the_edge_where_the_budget_may_not_fall_below_the_requests():
     """K2 < K1: the branches meet at B < C, so C = B solves A - K1*C = L*kappa*C."""
     a, k1, k2, base = 20.0, 400e3, 150e3, 0.5e9
-    columns = "max_num_seqs,max_num_batched_tokens,peak_activation_gib,kv_cache_gib,kv_cache_tokens\n"
+    columns = (
+        "max_num_seqs,max_num_batched_tokens,peak_activation_gib,kv_cache_gib,kv_cache_tokens\n"
+    )
     rows = []
     for seqs, tokens in ((16, 4096), (16, 16384), (256, 1024), (1024, 1024)):
         peak = max(k1 * tokens, base + k2 * seqs)
-        rows.append(f"{seqs},{tokens},{peak / GIB!r},{a - peak / GIB!r},"
-                    f"{int((a * GIB - peak) / 4096) // 16 * 16}")
+        rows.append(
+            f"{seqs},{tokens},{peak / GIB!r},{a - peak / GIB!r},"
+            f"{int((a * GIB - peak) / 4096) // 16 * 16}"
+        )
     model = fit_memory_model(parse_launches(columns + "\n".join(rows)), Shape(0, 4096))
     optimum = find_optimum(model, Workload(8, 8))
     best = optimum.recommended
@@ -130,20 +148,26 @@ def test_intercepts_move_the_recommended_budget_as_the_balance_says(a1, a2):
     rows = ["max_num_seqs,max_num_batched_tokens,peak_activation_gib,kv_cache_gib,kv_cache_tokens"]
     for seqs, tokens in FOUR:
         peak = max(a1 + k1 * tokens, a2 + k2 * seqs + k * tokens)
-        rows.append(f"{seqs},{tokens},{peak / GIB!r},{(a - peak) / GIB!r},"
-                    f"{int((a - peak) / kappa) // 16 * 16}")
-    optimum = find_optimum(fit_memory_model(parse_launches("\n".join(rows)), Shape(k, kappa)),
-                           Workload(1024, 256))
+        rows.append(
+            f"{seqs},{tokens},{peak / GIB!r},{(a - peak) / GIB!r},"
+            f"{int((a - peak) / kappa) // 16 * 16}"
+        )
+    optimum = find_optimum(
+        fit_memory_model(parse_launches("\n".join(rows)), Shape(k, kappa)), Workload(1024, 256)
+    )
     best = optimum.recommended
     assert best.max_num_batched_tokens == pytest.approx(
-        (k2 * best.max_num_seqs + a2 - a1) / (k1 - k), abs=2)
+        (k2 * best.max_num_seqs + a2 - a1) / (k1 - k), abs=2
+    )
     assert 0 <= optimum.max_num_seqs.n - best.max_num_seqs < 1.5
 
 
 def test_without_chunked_prefill_the_budget_holds_the_longest_prompt():
     model = model_of(["llama-3-8b-2-layers"])  # max_model_len 2048
-    chunked, whole = (find_optimum(model, Workload(16, 1984), chunked_prefill=on).recommended
-                      for on in (True, False))
+    chunked, whole = (
+        find_optimum(model, Workload(16, 1984), chunked_prefill=on).recommended
+        for on in (True, False)
+    )
     assert chunked.max_num_batched_tokens >= 2048 and whole == chunked
     long = find_optimum(law(FOUR, 20, 150e3, 3e6), Workload(60_000, 1000), chunked_prefill=False)
     assert long.recommended.max_num_batched_tokens == 61_000
@@ -191,9 +215,12 @@ def test_peaks_without_a_pool_give_no_answer():
 def test_yaml_for_vllm_serve():
     optimum = find_optimum(model_of(["llama-3-8b-2-layers"]), Workload(1024, 256))
     lines = dict(line.split(": ") for line in optimum.to_yaml().splitlines() if line[0] != "#")
-    assert lines == {"max-num-seqs": str(optimum.recommended.max_num_seqs),
-                     "max-num-batched-tokens": str(optimum.recommended.max_num_batched_tokens),
-                     "gpu-memory-utilization": "0.6", "max-model-len": "2048"}
+    assert lines == {
+        "max-num-seqs": str(optimum.recommended.max_num_seqs),
+        "max-num-batched-tokens": str(optimum.recommended.max_num_batched_tokens),
+        "gpu-memory-utilization": "0.6",
+        "max-model-len": "2048",
+    }
     assert find_optimum(model_of(["qwen3.5-4b-a30"]), Workload(8, 8)).to_yaml().startswith("# no ")
     long = find_optimum(model_of(["llama-3-8b-2-layers"]), Workload(1024, 2048)).to_yaml()
     assert long.startswith("# beyond_max_model_len: ")
@@ -216,8 +243,10 @@ def test_without_a_config_the_answer_still_fits_whatever_the_hidden_size():
             continue
         if best:
             tried += 1
-            peak = max(k1 * best.max_num_batched_tokens,
-                       k2 * best.max_num_seqs + k * best.max_num_batched_tokens)
+            peak = max(
+                k1 * best.max_num_batched_tokens,
+                k2 * best.max_num_seqs + k * best.max_num_batched_tokens,
+            )
             blocks = (a * GIB - peak) // (16 * 131072)
             held += blocks - 1 >= best.max_num_seqs * -(-work.length // 16)
     assert tried > 150 and held >= 0.95 * tried
@@ -226,7 +255,9 @@ def test_without_a_config_the_answer_still_fits_whatever_the_hidden_size():
 def test_the_confidence_names_the_assumption_it_rests_on():
     assumed = find_optimum(law(FOUR, 20, 150e3, 3e6), Workload(512, 512))
     assert assumed.proviso == "95 % confidence, for k up to 16 KiB"
-    assert find_optimum(model_of(["llama-3-8b-2-layers"]), Workload(8, 8)).proviso == "95 % confidence"
+    assert (
+        find_optimum(model_of(["llama-3-8b-2-layers"]), Workload(8, 8)).proviso == "95 % confidence"
+    )
 
 
 @pytest.mark.parametrize("lengths", [(0, 8), (8, 0), (-1, 8)])

@@ -19,7 +19,7 @@ LENGTHS = [(1024, 256), (64, 64), (1900, 100), (1024, 256)]
 def shown(model, states):
     """Pixels of the three pictures after each state, all on the same canvases."""
     trio = pictures()
-    for (lengths, chosen, utilization) in states:
+    for lengths, chosen, utilization in states:
         there = what_if(model, utilization)
         optimum = find_optimum(there, Workload(*lengths))
         for picture in trio:
@@ -49,8 +49,10 @@ def test_a_sentence_takes_the_place_of_the_figure():
     picture.show(model, find_optimum(model, Workload(1024, 256)))
     before = picture.pixels.copy()
     assert picture.say("no such data set").startswith(b"\x89PNG")
-    colours = {tuple(int(LOOK[run][0][i:i + 2], 16) for i in (1, 3, 5))
-               for run in ("model run", "sampler run")}
+    colours = {
+        tuple(int(LOOK[run][0][i : i + 2], 16) for i in (1, 3, 5))
+        for run in ("model run", "sampler run")
+    }
     assert colours <= set(map(tuple, before[..., :3].reshape(-1, 3)))
     assert not colours & set(map(tuple, picture.pixels[..., :3].reshape(-1, 3)))
 
@@ -85,8 +87,12 @@ def test_no_label_leaves_the_axes_or_covers_another(lengths, settings):
                 assert ax.bbox.y0 - 2 <= box.y0 and box.y1 <= ax.bbox.y1 + 2, name
                 # A label of a point may lie on one of a launch, on white; like on like may not.
                 marks = name.startswith(("C:", "chosen"))
-                assert not [other for other, there in labels[:i] if box.overlaps(there.padded(-2))
-                            and other.startswith(("C:", "chosen")) == marks], (factors, name)
+                assert not [
+                    other
+                    for other, there in labels[:i]
+                    if box.overlaps(there.padded(-2))
+                    and other.startswith(("C:", "chosen")) == marks
+                ], (factors, name)
 
 
 @pytest.mark.parametrize("name", [NAME, "vllm-0.32-profile-grid", "qwen1.5-4b-a100"])

@@ -28,7 +28,8 @@ def written(tmp_path_factory):
 
 def test_each_model_has_a_notebook_and_a_page(written):
     assert [(done.notebook.name, done.html.name) for done in written] == [
-        (f"{name}.ipynb", f"{name}.html") for name in SETS]
+        (f"{name}.ipynb", f"{name}.html") for name in SETS
+    ]
 
 
 def test_the_page_loads_nothing_and_typesets_its_formulas(written):
@@ -44,7 +45,9 @@ def test_the_page_loads_nothing_and_typesets_its_formulas(written):
 def test_the_page_shows_the_answer_first(written):
     answer, open_question = (re.sub(r"<[^>]+>", " ", done.html.read_text()) for done in written)
     best = written[0].optimum.recommended
-    flags = f"--max-num-seqs {best.max_num_seqs} --max-num-batched-tokens {best.max_num_batched_tokens}"
+    flags = (
+        f"--max-num-seqs {best.max_num_seqs} --max-num-batched-tokens {best.max_num_batched_tokens}"
+    )
     assert answer.index(flags) < answer.index("Figure 1")
     assert f"max-num-seqs: {best.max_num_seqs}" in answer and f"{best.kv_cache_tokens:,}" in answer
     assert "No recommendation yet" in open_question and "111,280" in open_question
@@ -76,7 +79,7 @@ def test_logs_of_one_model_are_one_report_and_a_table_is_one_by_itself(tmp_path)
     other = tmp_path / "other.log"
     other.write_text(logs[0].read_text().replace("llama-3-8b-2-layers", "another"))
     assert by_model([*logs[:2], SETS[1], other, *logs[2:]]) == [logs, [SETS[1]], [other]]
-    done, = write_reports([logs], 1024, 256, tmp_path)
+    (done,) = write_reports([logs], 1024, 256, tmp_path)
     assert done.html.name == f"{SETS[0]}.html" and len(done.optimum.model.launches) == 4
     page = done.html.read_text()
     assert "mns512-mnbt512.log:1" in page and str(ROOT) not in page
@@ -97,8 +100,11 @@ def test_a_failing_run_leaves_the_notebook_with_its_error_and_no_page(tmp_path, 
     with pytest.raises(InputError, match="ZeroDivisionError"):
         write_report(SETS[0], 1024, 256, tmp_path)
     left = json.loads((tmp_path / f"{SETS[0]}.ipynb").read_text())
-    assert any(output["output_type"] == "error" for cell in left["cells"]
-               for output in cell.get("outputs", []))
+    assert any(
+        output["output_type"] == "error"
+        for cell in left["cells"]
+        for output in cell.get("outputs", [])
+    )
     assert not (tmp_path / f"{SETS[0]}.html").exists()
 
 
@@ -120,7 +126,9 @@ def test_an_interrupted_report_leaves_the_old_pair(tmp_path, monkeypatch):
     monkeypatch.setattr(report, "run_template", interrupt)
     with pytest.raises(KeyboardInterrupt):
         write_report(SETS[0], 1024, 256, tmp_path)
-    assert [path.read_text() for path in old] == ["old", "old"] and len(list(tmp_path.iterdir())) == 2
+    assert [path.read_text() for path in old] == ["old", "old"] and len(
+        list(tmp_path.iterdir())
+    ) == 2
 
 
 def test_a_folder_in_the_place_of_the_page_is_told_before_the_run(tmp_path, monkeypatch):
@@ -139,8 +147,23 @@ def test_an_output_folder_that_is_a_file_is_told(tmp_path):
 @pytest.mark.skipif(not shutil.which("chromium"), reason="no chromium on the PATH")
 def test_a_browser_without_network_shows_the_formulas(written, tmp_path):
     done = subprocess.run(
-        ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic",
-         "--no-first-run", "--disable-background-networking", "--disable-component-update",
-         "--disable-sync", f"--user-data-dir={tmp_path}", "--host-resolver-rules=MAP * ~NOTFOUND",
-         "--dump-dom", written[0].html.as_uri()], capture_output=True, text=True, timeout=120)
+        [
+            "chromium",
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-quic",
+            "--no-first-run",
+            "--disable-background-networking",
+            "--disable-component-update",
+            "--disable-sync",
+            f"--user-data-dir={tmp_path}",
+            "--host-resolver-rules=MAP * ~NOTFOUND",
+            "--dump-dom",
+            written[0].html.as_uri(),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     assert "<mfrac>" in done.stdout and "--max-num-seqs" in done.stdout

@@ -18,10 +18,17 @@ def card(utilization=0.92, total=79.1, share=1.0):
     for seqs, tokens in ((128, 512), (512, 512), (16, 2048), (16, 8192)):
         peak = max(150_000 * tokens, 3_000_000 * min(seqs, tokens))
         pool = total * GIB * utilization - 20 * GIB - peak
-        launches.append(Launch(
-            max_num_seqs=seqs, max_num_batched_tokens=tokens, total_memory=total * GIB,
-            gpu_memory_utilization=utilization, kv_cache=pool, block_size=16,
-            kv_cache_tokens=math.floor(pool / (share * KAPPA) / 16) * 16))
+        launches.append(
+            Launch(
+                max_num_seqs=seqs,
+                max_num_batched_tokens=tokens,
+                total_memory=total * GIB,
+                gpu_memory_utilization=utilization,
+                kv_cache=pool,
+                block_size=16,
+                kv_cache_tokens=math.floor(pool / (share * KAPPA) / 16) * 16,
+            )
+        )
     return fit_memory_model(launches)
 
 
@@ -52,17 +59,22 @@ def test_fp8_halves_a_token_and_leaves_every_byte():
     assert half.pool(16, 2048).n == model.pool(16, 2048).n
 
 
-@pytest.mark.parametrize("moved, launched", [
-    ({"gpu_memory_utilization": 0.85}, {"utilization": 0.85}),
-    ({"total_memory": 94 * GIB}, {"total": 94}),
-    ({"kv_cache_dtype": "fp8"}, {"share": 0.5})])
+@pytest.mark.parametrize(
+    "moved, launched",
+    [
+        ({"gpu_memory_utilization": 0.85}, {"utilization": 0.85}),
+        ({"total_memory": 94 * GIB}, {"total": 94}),
+        ({"kv_cache_dtype": "fp8"}, {"share": 0.5}),
+    ],
+)
 def test_it_is_the_answer_of_launches_made_there(moved, launched):
     derived = find_optimum(what_if(card(), **moved), Workload(1024, 256))
     there = find_optimum(card(**launched), Workload(1024, 256))
     for name in ("max_num_seqs", "max_num_batched_tokens"):
         assert getattr(derived, name).n == pytest.approx(getattr(there, name).n, rel=1e-4)
         assert getattr(derived.recommended, name) == pytest.approx(
-            getattr(there.recommended, name), rel=2e-3)
+            getattr(there.recommended, name), rel=2e-3
+        )
     for ours, theirs in zip(derived.model.launches, there.model.launches):
         assert ours.launch.kv_cache == pytest.approx(theirs.launch.kv_cache)
         assert ours.launch.kv_cache_tokens == pytest.approx(theirs.launch.kv_cache_tokens, abs=32)
@@ -71,8 +83,10 @@ def test_it_is_the_answer_of_launches_made_there(moved, launched):
 def test_it_says_that_it_is_derived_and_what_was_launched():
     (notice,) = [n for n in what_if(card(), 0.95).notices if n.name == "derived_setting"]
     assert "0.95 instead of 0.92" in notice.text
-    assert "gpu-memory-utilization: 0.95" in find_optimum(
-        what_if(card(), 0.95), Workload(1024, 256)).to_yaml()
+    assert (
+        "gpu-memory-utilization: 0.95"
+        in find_optimum(what_if(card(), 0.95), Workload(1024, 256)).to_yaml()
+    )
 
 
 def test_as_launched_changes_nothing():
@@ -80,8 +94,9 @@ def test_as_launched_changes_nothing():
     assert what_if(model) is model and what_if(model, 0.6, 10 * GIB) is model
 
 
-@pytest.mark.parametrize("name, setting", [("gpu_memory_utilization", 0.8),
-                                           ("kv_cache_dtype", "fp8")])
+@pytest.mark.parametrize(
+    "name, setting", [("gpu_memory_utilization", 0.8), ("kv_cache_dtype", "fp8")]
+)
 def test_what_the_launches_do_not_tell_is_refused_with_the_reason(name, setting):
     model = model_of(["qwen3.5-4b-a30"])
     assert name in fixed_settings(model)
@@ -89,10 +104,17 @@ def test_what_the_launches_do_not_tell_is_refused_with_the_reason(name, setting)
         what_if(model, **{name: setting})
 
 
-@pytest.mark.parametrize("moved", [{"gpu_memory_utilization": 1.2}, {"gpu_memory_utilization": 0},
-                                   {"gpu_memory_utilization": "0.8"},
-                                   {"gpu_memory_utilization": [1]}, {"total_memory": -1},
-                                   {"kv_cache_dtype": "int4"}])
+@pytest.mark.parametrize(
+    "moved",
+    [
+        {"gpu_memory_utilization": 1.2},
+        {"gpu_memory_utilization": 0},
+        {"gpu_memory_utilization": "0.8"},
+        {"gpu_memory_utilization": [1]},
+        {"total_memory": -1},
+        {"kv_cache_dtype": "int4"},
+    ],
+)
 def test_a_value_out_of_range_is_refused(moved):
     with pytest.raises(InputError, match=next(iter(moved))):
         what_if(model_of([NAME]), **moved)

@@ -41,15 +41,19 @@ def lines(ax):
 
 def words(ax):
     """Text by (step, row)."""
-    return {(int(text.get_position()[0]), int(text.get_position()[1])): text.get_text()
-            for text in ax.texts}
+    return {
+        (int(text.get_position()[0]), int(text.get_position()[1])): text.get_text()
+        for text in ax.texts
+    }
 
 
 def kinds(ax):
     """What the box of (step, row) shows, by its colour."""
     names = {to_hex(colour): name for name, (colour, _) in draw.WORK.items()}
-    return {(round(bar.get_x() + 0.46), round(bar.get_y() + 0.4)): names[to_hex(bar.get_facecolor())]
-            for bar in ax.patches}
+    return {
+        (round(bar.get_x() + 0.46), round(bar.get_y() + 0.4)): names[to_hex(bar.get_facecolor())]
+        for bar in ax.patches
+    }
 
 
 # ---------------------------------------------------------------- requests by step
@@ -60,9 +64,18 @@ def test_five_requests_cell_by_cell():
     ax = draw.request_steps(simulate(SchedulerConfig(3, 100, 100), FIVE, trace=True).trace, axes())
     batches = {1: "012", 2: "013", 3: "034", 4: "034", 5: "34"}
     assert words(ax) == {(step, int(row)): "1" for step, rows in batches.items() for row in rows}
-    assert {place for place, kind in kinds(ax).items() if kind == "waits"} == {(1, 3), (1, 4), (2, 4)}
+    assert {place for place, kind in kinds(ax).items() if kind == "waits"} == {
+        (1, 3),
+        (1, 4),
+        (2, 4),
+    }
     assert {place for place, kind in kinds(ax).items() if kind == "prompt"} == {
-        (1, 0), (1, 1), (1, 2), (2, 3), (3, 4)}
+        (1, 0),
+        (1, 1),
+        (1, 2),
+        (2, 3),
+        (3, 4),
+    }
 
 
 def test_a_prompt_of_50_in_steps_of_40_cell_by_cell():
@@ -80,7 +93,12 @@ def test_a_preempted_request_waits_and_is_computed_again():
     trace = simulate(SchedulerConfig(2, 100, 5, 4), requests, trace=True).trace
     ax = draw.request_steps(trace, axes())
     assert [kinds(ax)[step, 1] for step in (6, 7, 8, 9, 10)] == [
-        "waits", "waits", "waits", "computed again", "decode, one token"]
+        "waits",
+        "waits",
+        "waits",
+        "computed again",
+        "decode, one token",
+    ]
     assert words(ax)[9, 1] == "9" and lines(ax)["preempted"].ravel().tolist() == [5.5, 1]
 
 
@@ -95,12 +113,20 @@ def test_the_block_table_of_the_single_request_is_that_of_the_text():
 
 def test_the_block_tables_of_the_two_requests_are_those_of_the_text():
     steps = block_tables(SMALL, [Request("A", 3, 2), Request("B", 3, 6)], POOL)
-    assert [table for _, table in steps[:2]] == [{"A": [(3, 3)], "B": [(7, 3)]},
-                                                 {"A": [(3, 4)], "B": [(7, 4)]}]
+    assert [table for _, table in steps[:2]] == [
+        {"A": [(3, 3)], "B": [(7, 3)]},
+        {"A": [(3, 4)], "B": [(7, 4)]},
+    ]
     assert steps[2][1] == {"B": [(7, 4), (3, 1)]}  # A's block is used again
     ax = draw.blocks(steps, POOL, axes())
     assert [words(ax)[step, 0] for step in range(1, 7)] == [
-        "A0 3/4", "A0 4/4", "B1 1/4", "B1 2/4", "B1 3/4", "B1 4/4"]
+        "A0 3/4",
+        "A0 4/4",
+        "B1 1/4",
+        "B1 2/4",
+        "B1 3/4",
+        "B1 4/4",
+    ]
     assert [words(ax)[step, 1] for step in range(1, 7)] == ["B0 3/4"] + 5 * ["B0 4/4"]
     filled = [bar for bar in ax.patches if bar.get_facecolor()[:3] != (1, 1, 1)]
     assert len(filled) == 3 + 3 + 4 + 4 + (4 + 1) + (4 + 2) + (4 + 3) + (4 + 4)
@@ -108,13 +134,25 @@ def test_the_block_tables_of_the_two_requests_are_those_of_the_text():
 
 def test_a_shared_prefix_is_one_block_with_two_names():
     shared = tuple(range(8))
-    steps = block_tables(replace(SMALL, enable_prefix_caching=True), [
-        Request("A", 10, 3, prompt=(*shared, 50, 51)),
-        Request("B", 10, 3, at=1, prompt=(*shared, 60, 61))], POOL)
-    assert [tokens for tokens, _ in steps] == [{"A": 10}, {"A": 1, "B": 2}, {"A": 1, "B": 1}, {"B": 1}]
+    steps = block_tables(
+        replace(SMALL, enable_prefix_caching=True),
+        [
+            Request("A", 10, 3, prompt=(*shared, 50, 51)),
+            Request("B", 10, 3, at=1, prompt=(*shared, 60, 61)),
+        ],
+        POOL,
+    )
+    assert [tokens for tokens, _ in steps] == [
+        {"A": 10},
+        {"A": 1, "B": 2},
+        {"A": 1, "B": 1},
+        {"B": 1},
+    ]
     assert steps[1][1]["B"][:2] == [(3, 4), (7, 4)] == steps[1][1]["A"][:2]
     ax = draw.blocks(steps, POOL, axes())
-    assert words(ax)[2, 0] == "A0 B0" and words(ax)[2, 3] == "B2 2/4" and words(ax)[4, 0] == "B0 4/4"
+    assert (
+        words(ax)[2, 0] == "A0 B0" and words(ax)[2, 3] == "B2 2/4" and words(ax)[4, 0] == "B0 4/4"
+    )
 
 
 # ---------------------------------------------------------------- limits, preemptions, totals
@@ -123,8 +161,10 @@ def test_a_shared_prefix_is_one_block_with_two_names():
 def test_the_limit_that_binds_by_hand():
     """Tokens of the first step are used up, then both places are taken until one is free."""
     config = SchedulerConfig(2, 10, 100)
-    ax = draw.limits(simulate(config, [Request("A", 8, 4), Request("B", 4, 4), Request("C", 1, 1)],
-                              trace=True), axes())
+    ax = draw.limits(
+        simulate(config, [Request("A", 8, 4), Request("B", 4, 4), Request("C", 1, 1)], trace=True),
+        axes(),
+    )
     drawn = lines(ax)
     assert drawn["tokens, of mnbt (10)"][1].tolist() == [100, 30, 20, 20, 20]
     assert drawn["requests, of mns (2)"][1].tolist() == [100] * 5
@@ -132,8 +172,9 @@ def test_the_limit_that_binds_by_hand():
     assert [text.get_text() for text in ax.texts] == ["mns"]
 
 
-@pytest.mark.parametrize("config, name", [(SchedulerConfig(9, 10, 100), "mnbt"),
-                                          (SchedulerConfig(9, 50, 4), "pool")])
+@pytest.mark.parametrize(
+    "config, name", [(SchedulerConfig(9, 10, 100), "mnbt"), (SchedulerConfig(9, 50, 4), "pool")]
+)
 def test_tokens_and_blocks_bind_too(config, name):
     requests = [Request(name, 20, 5) for name in "ABC"]
     ax = draw.limits(simulate(config, requests, trace=True), axes())
@@ -142,8 +183,10 @@ def test_tokens_and_blocks_bind_too(config, name):
 
 def test_preemptions_add_up_and_totals_are_the_tokens_computed():
     server = SchedulerConfig(64, 512, 321)
-    runs = [simulate(replace(server, max_num_seqs=seqs), fixed_requests(100, 32, 96), trace=True)
-            for seqs in (64, 40)]
+    runs = [
+        simulate(replace(server, max_num_seqs=seqs), fixed_requests(100, 32, 96), trace=True)
+        for seqs in (64, 40)
+    ]
     drawn = lines(draw.preemptions(runs, axes()))
     often = runs[0].summary.n_preempt
     assert often > 0 and drawn[f"mns 64: preemptions so far ({often})"][1][-1] == often
@@ -184,13 +227,17 @@ def test_the_table_of_times_is_the_estimate():
     run = simulate(SchedulerConfig(2, 64, 100), fixed_requests(4, 16, 8), trace=True)
     row = draw.times([run], LLAMA).data.splitlines()[-1]
     result = estimate(run.trace, LLAMA)
-    assert row == (f"| 2 | 16 | 0 | {result.throughput:,.0f} | {np.median(result.ttft):,.1f} | "
-                   f"{1e3 * np.median(result.tpot):,.1f} | {1e3 * result.tpot.max():,.1f} |")
+    assert row == (
+        f"| 2 | 16 | 0 | {result.throughput:,.0f} | {np.median(result.ttft):,.1f} | "
+        f"{1e3 * np.median(result.tpot):,.1f} | {1e3 * result.tpot.max():,.1f} |"
+    )
 
 
 def test_load_runs_are_drawn_with_the_fit_and_its_error():
-    runs = np.array([(0.01, 8.0, 100.0), (0.02, 16.0, 200.0)],
-                    dtype=[(name, float) for name in ("seconds_per_step", "tokens", "kv_tokens")])
+    runs = np.array(
+        [(0.01, 8.0, 100.0), (0.02, 16.0, 200.0)],
+        dtype=[(name, float) for name in ("seconds_per_step", "tokens", "kv_tokens")],
+    )
     ax = draw.load_runs(runs, StepTime(ufloat(0.015, 0.001), None, None, 0.2, 12), axes())
     assert lines(ax)["load run, measured"].tolist() == [[8, 16], [10, 20]]
     assert set(lines(ax)["fit, estimated"][1]) == {15}
@@ -198,8 +245,13 @@ def test_load_runs_are_drawn_with_the_fit_and_its_error():
 
 
 def test_a_sweep_is_drawn_with_its_point_and_its_best():
-    result = Sweep(Workload(1, 2), 2, 3.0, *map(np.array, (
-        [1, 2, 3], [50.0, 90.0, 120.0], [0, 0, 4], [0.3, 0.6, 0.9])), "estimated")
+    result = Sweep(
+        Workload(1, 2),
+        2,
+        3.0,
+        *map(np.array, ([1, 2, 3], [50.0, 90.0, 120.0], [0, 0, 4], [0.3, 0.6, 0.9])),
+        "estimated",
+    )
     drawn = lines(draw.over_mns({"burst": result}, "throughput", axes()))
     assert drawn["the method's point: all can be full"].ravel().tolist() == [2, 90]
     assert drawn["best of the sweep"].ravel().tolist() == [3, 120]
@@ -222,8 +274,10 @@ def test_the_notebook_says_the_number_of_traces():
 def test_what_the_spiral_costs():
     """1,024 requests of 400 fit while small, 248 when full; 55 % more work, 5 % more throughput."""
     assert full_requests(SERVER, Workload(400, 1400)) == 248 and 1024 * 25 <= 28100
-    many, few = (simulate(replace(SERVER, max_num_seqs=seqs), fixed_requests(8 * 248, 400, 1400),
-                          trace=True) for seqs in (1024, 248))
+    many, few = (
+        simulate(replace(SERVER, max_num_seqs=seqs), fixed_requests(8 * 248, 400, 1400), trace=True)
+        for seqs in (1024, 248)
+    )
     assert many.summary.max_run == 1024 and few.summary.n_preempt == 0
     assert many.summary.output_tokens == few.summary.output_tokens
     assert f"{many.summary.sched_tokens / few.summary.sched_tokens - 1:.0%}" == "55%"
@@ -234,9 +288,15 @@ def test_what_the_spiral_costs():
     assert "only 5 % more throughput, for 55 % more work" in CELLS["totals-box"]
 
 
-@pytest.mark.parametrize("work, full, share, cost, flat", [
-    (Workload(4096, 256), 103, 0.97, 0, 2), (Workload(1024, 1024), 219, 0.9, 4, 19),
-    (Workload(256, 2048), 195, 0.9, 11, 34)], ids=str)
+@pytest.mark.parametrize(
+    "work, full, share, cost, flat",
+    [
+        (Workload(4096, 256), 103, 0.97, 0, 2),
+        (Workload(1024, 1024), 219, 0.9, 4, 19),
+        (Workload(256, 2048), 195, 0.9, 11, 34),
+    ],
+    ids=str,
+)
 def test_what_the_point_costs(work, full, share, cost, flat):
     """Under the bound, against the best of the sweep; and if every step took the same time."""
     assert full_requests(SERVER, work) == full
@@ -249,11 +309,14 @@ def test_what_the_point_costs(work, full, share, cost, flat):
     bound, steps = (max(column) for column in zip(*rates.values()))
     assert 100 * (1 - rates[full][0] / bound) == pytest.approx(cost, abs=0.5)
     assert 100 * (1 - rates[full][1] / steps) == pytest.approx(flat, abs=1)
-    best, = (seqs for seqs, (rate, _) in rates.items() if rate == bound)
+    (best,) = (seqs for seqs, (rate, _) in rates.items() if rate == bound)
     assert best / average == pytest.approx(share, abs=0.01)
     text = CELLS["costs-text"]
-    head, *rows = ([cell.strip() for cell in line.strip("|").split("|")]
-                   for line in text.splitlines() if line.startswith("|") and "---" not in line)
+    head, *rows = (
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in text.splitlines()
+        if line.startswith("|") and "---" not in line
+    )
     column = head.index(f"{work.input_len:,} in, {work.output_len:,} out")
     assert [row[column] for row in rows] == [f"{cost} %", f"{flat} %"]
     assert str(full) in re.search(r"gives mns (\d+), (\d+) and (\d+)", text).groups()
@@ -263,5 +326,5 @@ def test_what_the_point_costs(work, full, share, cost, flat):
 def test_the_notebook_has_pictures_with_words_for_them():
     for cell in NOTEBOOK.cells:
         if cell.cell_type == "code" and "picture(" in cell.source:
-            output, = cell.outputs
+            (output,) = cell.outputs
             assert len(output.metadata["image/png"]["alt"]) > 40 and "image/png" in output.data

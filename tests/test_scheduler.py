@@ -61,8 +61,18 @@ def test_the_carried_traces_hold_every_rule():
         happened |= document["config"].keys()
         for step in document["steps"]:
             happened |= {name for name, value in step.items() if value}
-    assert happened >= {"chunked", "prefix", "lpt", "reserve", "watermark",
-                        "new", "res", "pre", "fin", "hit"}
+    assert happened >= {
+        "chunked",
+        "prefix",
+        "lpt",
+        "reserve",
+        "watermark",
+        "new",
+        "res",
+        "pre",
+        "fin",
+        "hit",
+    }
 
 
 # ---------------------------------------------------------------- the worked examples
@@ -72,8 +82,13 @@ def test_continuous_batching_of_five_requests():
     """R1 to R5 take 4, 2, 1, 4, 3 tokens, three at a time."""
     requests = [Request(f"R{i}", 1, tokens) for i, tokens in enumerate((4, 2, 1, 4, 3), 1)]
     batches = [list(step) for step in tokens_of(requests, max_num_seqs=3)]
-    assert batches == [["R1", "R2", "R3"], ["R1", "R2", "R4"], ["R1", "R4", "R5"],
-                       ["R1", "R4", "R5"], ["R4", "R5"]]
+    assert batches == [
+        ["R1", "R2", "R3"],
+        ["R1", "R2", "R4"],
+        ["R1", "R4", "R5"],
+        ["R1", "R4", "R5"],
+        ["R4", "R5"],
+    ]
 
 
 def block_tables(config, pool, requests):
@@ -90,14 +105,17 @@ def block_tables(config, pool, requests):
 
 
 def test_block_table_of_one_request():
-    """"The cat sat on" and 3 more tokens, blocks of 4, the free ones being 7 and 12."""
+    """ "The cat sat on" and 3 more tokens, blocks of 4, the free ones being 7 and 12."""
     config = SchedulerConfig(1, 16, 3, block_size=4)
     assert block_tables(config, BlockPool([7, 12]), [Request("cat", 4, 3)]) == [
-        {0: [(7, 4)]}, {0: [(7, 4), (12, 1)]}, {0: [(7, 4), (12, 2)]}]
+        {0: [(7, 4)]},
+        {0: [(7, 4), (12, 1)]},
+        {0: [(7, 4), (12, 2)]},
+    ]
 
 
 def test_block_tables_of_two_requests():
-    """"The cat sat" and "Artificial Intelligence is", blocks of 4: 3, 7, 9, 12, 15, 21 are free."""
+    """ "The cat sat" and "Artificial Intelligence is", blocks of 4: 3, 7, 9, 12, 15, 21 are free."""
     pool = BlockPool([3, 7, 9, 12, 15, 21])
     config = SchedulerConfig(2, 16, 7, block_size=4)
     tables = block_tables(config, pool, [Request("A", 3, 2), Request("B", 3, 4)])
@@ -105,14 +123,18 @@ def test_block_tables_of_two_requests():
         {0: [(3, 3)], 1: [(7, 3)]},
         {0: [(3, 4)], 1: [(7, 4)]},  # A ends, and its block can be used again:
         {1: [(7, 4), (3, 1)]},
-        {1: [(7, 4), (3, 2)]}]
+        {1: [(7, 4), (3, 2)]},
+    ]
 
 
 def test_chunked_prefill_of_50_tokens_with_40_a_step():
     """A and B decode while C comes with a prompt of 50 tokens."""
     requests = [Request("A", 1, 4), Request("B", 1, 4), Request("C", 50, 2, at=1)]
     assert tokens_of(requests, max_num_seqs=3, max_num_batched_tokens=40)[1:] == [
-        {"A": 1, "B": 1, "C": 38}, {"A": 1, "B": 1, "C": 12}, {"A": 1, "B": 1, "C": 1}]
+        {"A": 1, "B": 1, "C": 38},
+        {"A": 1, "B": 1, "C": 12},
+        {"A": 1, "B": 1, "C": 1},
+    ]
 
 
 def test_a_prompt_is_not_cut_without_chunked_prefill():
@@ -120,31 +142,40 @@ def test_a_prompt_is_not_cut_without_chunked_prefill():
     flags = dict(max_num_seqs=2, max_num_batched_tokens=40, max_model_len=40)
     assert tokens_of(requests, **flags)[0] == {"A": 30, "B": 10}
     assert tokens_of(requests, **flags, enable_chunked_prefill=False)[:2] == [
-        {"A": 30}, {"A": 1, "B": 20}]
+        {"A": 30},
+        {"A": 1, "B": 20},
+    ]
 
 
 def test_a_shared_prefix_is_computed_once():
     """Ten shared tokens are two full blocks of 4; the second request skips 8."""
     shared = tuple(range(10))
-    requests = [Request("A", 12, 1, prompt=(*shared, 90, 91)),
-                Request("B", 12, 1, prompt=(*shared, 92, 93))]
+    requests = [
+        Request("A", 12, 1, prompt=(*shared, 90, 91)),
+        Request("B", 12, 1, prompt=(*shared, 92, 93)),
+    ]
     assert tokens_of(requests, max_num_seqs=2, block_size=4) == [{"A": 12, "B": 12}]
     assert tokens_of(requests, max_num_seqs=2, block_size=4, enable_prefix_caching=True) == [
-        {"A": 12, "B": 4}]
+        {"A": 12, "B": 4}
+    ]
 
 
 def test_the_last_token_of_a_known_prompt_is_computed_all_the_same():
     """8 known tokens in blocks of 4: a hit of 4, since 8 would leave nothing to compute."""
     requests = [Request(name, 8, 1, prompt=tuple(range(8))) for name in "AB"]
     assert tokens_of(requests, max_num_seqs=2, block_size=4, enable_prefix_caching=True) == [
-        {"A": 8, "B": 4}]
+        {"A": 8, "B": 4}
+    ]
 
 
 def test_a_long_prompt_is_cut_at_the_threshold_unless_it_is_alone():
     flags = dict(max_num_seqs=2, long_prefill_token_threshold=10)
     assert tokens_of([Request("A", 30, 1)], **flags) == [{"A": 30}]
     assert tokens_of([Request("A", 25, 1), Request("B", 3, 2)], **flags) == [
-        {"A": 10, "B": 3}, {"A": 10, "B": 1}, {"A": 5}]
+        {"A": 10, "B": 3},
+        {"A": 10, "B": 1},
+        {"A": 5},
+    ]
 
 
 def test_the_last_one_is_preempted_and_computes_again():
@@ -208,8 +239,17 @@ def random_workload(draw):
     seqs, chunked = draw.randint(1, 6), draw.random() < 0.8
     threshold = draw.choice([0, 0, 1, 5])
     return requests, SchedulerConfig(
-        seqs, draw.randint(seqs, 40) if chunked else 32, needed + 1 + draw.randint(0, needed),
-        block_size, 32, chunked, prefix, threshold, draw.random() < 0.7, draw.choice([0, 0, 0.2]))
+        seqs,
+        draw.randint(seqs, 40) if chunked else 32,
+        needed + 1 + draw.randint(0, needed),
+        block_size,
+        32,
+        chunked,
+        prefix,
+        threshold,
+        draw.random() < 0.7,
+        draw.choice([0, 0, 0.2]),
+    )
 
 
 def check_blocks(scheduler):
@@ -280,33 +320,46 @@ def test_the_same_workload_gives_the_same_steps():
 # ---------------------------------------------------------------- what vLLM would refuse
 
 
-@pytest.mark.parametrize("flags, reason", [
-    (dict(max_num_batched_tokens=7), "below max_num_seqs 8"),
-    (dict(max_num_seqs=0), "max_num_seqs is 0"),
-    (dict(num_gpu_blocks=1), "null block"),
-    (dict(block_size=0), "block_size is 0"),
-    (dict(enable_chunked_prefill=False, max_model_len=65), "below max_model_len 65"),
-    (dict(watermark=1.0), "watermark is 1"), (dict(watermark=float("nan")), "watermark is nan"),
-    (dict(watermark=-0.1), "watermark is -0.1"),
-    (dict(max_num_seqs=float("nan")), "max_num_seqs is nan; it must be a whole number"),
-    (dict(max_num_seqs=2.5), "max_num_seqs is 2.5"), (dict(block_size=True), "block_size is True"),
-    (dict(num_gpu_blocks=float("inf")), "num_gpu_blocks is inf"),
-    (dict(max_model_len=10**9), "at most 100,000,000 tokens"),
-    (dict(long_prefill_token_threshold=-1), "threshold is -1"),
-    (dict(long_prefill_token_threshold=8193), "max_model_len 8192")])
+@pytest.mark.parametrize(
+    "flags, reason",
+    [
+        (dict(max_num_batched_tokens=7), "below max_num_seqs 8"),
+        (dict(max_num_seqs=0), "max_num_seqs is 0"),
+        (dict(num_gpu_blocks=1), "null block"),
+        (dict(block_size=0), "block_size is 0"),
+        (dict(enable_chunked_prefill=False, max_model_len=65), "below max_model_len 65"),
+        (dict(watermark=1.0), "watermark is 1"),
+        (dict(watermark=float("nan")), "watermark is nan"),
+        (dict(watermark=-0.1), "watermark is -0.1"),
+        (dict(max_num_seqs=float("nan")), "max_num_seqs is nan; it must be a whole number"),
+        (dict(max_num_seqs=2.5), "max_num_seqs is 2.5"),
+        (dict(block_size=True), "block_size is True"),
+        (dict(num_gpu_blocks=float("inf")), "num_gpu_blocks is inf"),
+        (dict(max_model_len=10**9), "at most 100,000,000 tokens"),
+        (dict(long_prefill_token_threshold=-1), "threshold is -1"),
+        (dict(long_prefill_token_threshold=8193), "max_model_len 8192"),
+    ],
+)
 def test_a_server_that_vllm_refuses(flags, reason):
     with pytest.raises(InputError, match=reason):
         SchedulerConfig(**dict(max_num_seqs=8, max_num_batched_tokens=64, num_gpu_blocks=5) | flags)
 
 
-@pytest.mark.parametrize("request_, reason", [
-    (Request("x", 10, 0), "each must be at least 1"), (Request("x", 0, 10), "at least 1"),
-    (Request("x", 64, 37), "101 tokens are more than max_model_len 100"),
-    (Request("x", 64, 2), "65 tokens of KV cache need 5 blocks of 16, and the pool has 4"),
-    (Request("x", 1, 1, at=float("nan")), "at is nan; it must be a whole number"),
-    (Request("x", 1, 1, at=-1), "at is -1"), (Request("x", 1, 1, at=0.5), "at is 0.5"),
-    (Request("x", 1.5, 1), "prompt_len is 1.5"), (Request("x", 1, float("inf")), "is inf"),
-    (Request("x", 3, 1, prompt=(1, 2)), "prompt has 2 tokens, prompt_len is 3")])
+@pytest.mark.parametrize(
+    "request_, reason",
+    [
+        (Request("x", 10, 0), "each must be at least 1"),
+        (Request("x", 0, 10), "at least 1"),
+        (Request("x", 64, 37), "101 tokens are more than max_model_len 100"),
+        (Request("x", 64, 2), "65 tokens of KV cache need 5 blocks of 16, and the pool has 4"),
+        (Request("x", 1, 1, at=float("nan")), "at is nan; it must be a whole number"),
+        (Request("x", 1, 1, at=-1), "at is -1"),
+        (Request("x", 1, 1, at=0.5), "at is 0.5"),
+        (Request("x", 1.5, 1), "prompt_len is 1.5"),
+        (Request("x", 1, float("inf")), "is inf"),
+        (Request("x", 3, 1, prompt=(1, 2)), "prompt has 2 tokens, prompt_len is 3"),
+    ],
+)
 def test_an_impossible_request_stops_before_the_first_step(request_, reason):
     config = SchedulerConfig(8, 64, 5, max_model_len=100)
     done = []

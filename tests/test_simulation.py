@@ -89,7 +89,14 @@ def test_an_idle_server_waits_for_the_next_request():
     requests = [Request("A", 2, 2), Request("B", 2, 1, at=6)]
     simulation = simulate(SMALL, requests, trace=True)
     assert [bool(step["sched"]) for step in simulation.trace.steps()] == [
-        True, True, False, False, False, False, True]
+        True,
+        True,
+        False,
+        False,
+        False,
+        False,
+        True,
+    ]
     assert simulation.summary.idle_steps == 4 and simulation.summary.tokens_per_step == 1
 
 
@@ -110,8 +117,9 @@ def test_closed_loop_keeps_so_many_in_flight():
 
 
 def test_a_closed_loop_counts_the_waiting_too():
-    trace = simulate(SchedulerConfig(1, 64, 100), list(fixed_requests(4, 4, 3)), concurrency=2,
-                     trace=True).trace
+    trace = simulate(
+        SchedulerConfig(1, 64, 100), list(fixed_requests(4, 4, 3)), concurrency=2, trace=True
+    ).trace
     assert trace.waiting.tolist() == 9 * [1] + 3 * [0]
     assert [request.at for request in trace.requests] == [0, 0, 3, 6]
 
@@ -181,7 +189,9 @@ def test_the_recommended_server_never_preempts_a_burst_of_full_requests():
     optimum = find_optimum(model_of(["llama-3-8b-2-layers"]), Workload(1024, 256))
     server, best = server_at(optimum), optimum.recommended
     assert (server.max_num_seqs, server.max_num_batched_tokens) == (
-        best.max_num_seqs, best.max_num_batched_tokens)
+        best.max_num_seqs,
+        best.max_num_batched_tokens,
+    )
     assert server.num_gpu_blocks * server.block_size == best.kv_cache_tokens
     assert server.max_model_len == 2048
     assert simulate(server, fixed_requests(1000, 1024, 256)).summary.n_preempt == 0
@@ -231,9 +241,12 @@ def test_a_burst_takes_the_steps_and_preemptions_of_the_real_server():
 
 def test_tokens_per_step_grow_to_the_full_pool_and_are_flat_after_it():
     """Sixteen requests of 128 + 128 fill 128 blocks of 32."""
-    summaries = {seqs: simulate(SchedulerConfig(seqs, 2048, 129, 32, 512),
-                                fixed_requests(128, 128, 128)).summary
-                 for seqs in (4, 8, 12, 16, 24, 32, 64)}
+    summaries = {
+        seqs: simulate(
+            SchedulerConfig(seqs, 2048, 129, 32, 512), fixed_requests(128, 128, 128)
+        ).summary
+        for seqs in (4, 8, 12, 16, 24, 32, 64)
+    }
     rates = [summary.tokens_per_step for summary in summaries.values()]
     assert rates[0] < rates[1] < rates[2] < rates[3] < min(rates[4:])
     assert max(rates[4:]) < 1.03 * min(rates[4:])

@@ -12,8 +12,15 @@ from vllm_tuning.scheduling.scheduler import Scheduler
 from vllm_tuning.scheduling.config import Request, SchedulerConfig
 from vllm_tuning.scheduling.simulation import fixed_requests, simulate
 from vllm_tuning.gpus import GPUS
-from vllm_tuning.scheduling.step_time import (GivenStepTime, Roofline, StepTime, estimate,
-                                              fit_step_time, read_load_runs, roofline_of)
+from vllm_tuning.scheduling.step_time import (
+    GivenStepTime,
+    Roofline,
+    StepTime,
+    estimate,
+    fit_step_time,
+    read_load_runs,
+    roofline_of,
+)
 from vllm_tuning.scheduling.sweep import Sweep, average_requests, full_requests, staggered, sweep
 from vllm_tuning.units import InputError
 from vllm_tuning.workload import Workload
@@ -62,7 +69,10 @@ def test_the_bound_of_a_model_from_its_config():
     assert (bound.parameters, bound.kv_bytes_per_token) == (layers, 131072)
     assert bound.weight_bytes == 2 * (layers + 128256 * 4096)  # the head, not the embeddings
     assert (half.parameters, half.weight_bytes, half.kv_bytes_per_token) == (
-        bound.parameters / 2, bound.weight_bytes / 2, 65536)
+        bound.parameters / 2,
+        bound.weight_bytes / 2,
+        65536,
+    )
     assert roofline_of(LLAMA, GPUS["L4"], kv_cache_dtype="fp8").kv_bytes_per_token == 65536
 
 
@@ -74,10 +84,14 @@ def test_one_table_for_both_ends_is_read_once(tmp_path):
     assert tied == own
 
 
-@pytest.mark.parametrize("change, reason", [
-    ({"quantization_config": {"quant_method": "fp8"}}, "quantized weights"),
-    ({"num_local_experts": 8, "num_experts_per_tok": 2}, "experts"),
-    ({"sliding_window": 4096}, "layers that do not keep every token")])
+@pytest.mark.parametrize(
+    "change, reason",
+    [
+        ({"quantization_config": {"quant_method": "fp8"}}, "quantized weights"),
+        ({"num_local_experts": 8, "num_experts_per_tok": 2}, "experts"),
+        ({"sliding_window": 4096}, "layers that do not keep every token"),
+    ],
+)
 def test_no_bound_where_the_config_does_not_tell_what_a_step_reads(tmp_path, change, reason):
     (tmp_path / "config.json").write_text(json.dumps(json.loads(LLAMA.read_text()) | change))
     with pytest.raises(InputError, match=f"config.json: {reason}.*no bound"):
@@ -96,8 +110,11 @@ def test_resident_tokens_and_first_tokens_by_hand():
 
 
 def test_a_cut_prompt_has_its_first_token_when_it_is_complete():
-    trace = simulate(SchedulerConfig(3, 40, 100), [Request("A", 1, 4), Request("B", 1, 4),
-                                                   Request("C", 50, 2, at=1)], trace=True).trace
+    trace = simulate(
+        SchedulerConfig(3, 40, 100),
+        [Request("A", 1, 4), Request("B", 1, 4), Request("C", 50, 2, at=1)],
+        trace=True,
+    ).trace
     assert trace.first_token.tolist() == [[0, 0], [0, 1], [2, 2]]
     assert trace.kv_tokens.tolist() == [2, 42, 56, 59]
 
@@ -133,8 +150,9 @@ def test_every_request_has_one_first_token_before_its_end():
 def test_times_of_two_requests_by_hand():
     """A step of a second: A runs in steps 0 to 2; B comes at step 1, waits one, runs in 3 and 4."""
     step_time = StepTime(t0=ufloat(1.0, 0.1), t_token=None, t_kv=None, relative_error=0.2, runs=9)
-    trace = simulate(SchedulerConfig(1, 10, 10), [Request("A", 3, 3), Request("B", 3, 2, at=1)],
-                     trace=True).trace
+    trace = simulate(
+        SchedulerConfig(1, 10, 10), [Request("A", 3, 3), Request("B", 3, 2, at=1)], trace=True
+    ).trace
     result = estimate(trace, step_time)
     assert result.duration == 5 and result.throughput == pytest.approx(5 / 5)
     assert result.ttft.tolist() == [1, 3] and result.tpot.tolist() == [1, 1]
@@ -171,8 +189,9 @@ def test_times_without_a_trace_are_those_of_the_trace():
 
 def test_a_request_waits_from_its_arrival_also_in_a_stream():
     """Five of two tokens, one at a time, all there at the start: first tokens after 1, 3, 5, 7, 9."""
-    times = simulate(SchedulerConfig(1, 10, 10), fixed_requests(5, 3, 2),
-                     step_time=GivenStepTime(2.0)).times
+    times = simulate(
+        SchedulerConfig(1, 10, 10), fixed_requests(5, 3, 2), step_time=GivenStepTime(2.0)
+    ).times
     assert times.ttft.tolist() == [2, 6, 10, 14, 18] and times.tpot.tolist() == [2] * 5
     assert (times.kind, times.duration, times.throughput) == ("given", 20, 0.5)
 
@@ -244,11 +263,17 @@ def test_the_carried_runs_are_those_of_the_real_server():
         assert row["kv_tokens"] == pytest.approx(table["kv_tokens"].mean(), abs=0.1)
 
 
-@pytest.mark.parametrize("text, reason", [
-    ("", "no run"), ("a,b\n1,2\n", "expected a CSV"), ("seconds_per_step,tokens\n1,2\n", "expected"),
-    ("seconds_per_step,tokens,kv_tokens\n1,x,3\n", "expected"),
-    ("seconds_per_step,tokens,kv_tokens\n1,0,3\n", "must be above 0"),
-    ("seconds_per_step,tokens,kv_tokens\nnan,1,3\n", "must be above 0")])
+@pytest.mark.parametrize(
+    "text, reason",
+    [
+        ("", "no run"),
+        ("a,b\n1,2\n", "expected a CSV"),
+        ("seconds_per_step,tokens\n1,2\n", "expected"),
+        ("seconds_per_step,tokens,kv_tokens\n1,x,3\n", "expected"),
+        ("seconds_per_step,tokens,kv_tokens\n1,0,3\n", "must be above 0"),
+        ("seconds_per_step,tokens,kv_tokens\nnan,1,3\n", "must be above 0"),
+    ],
+)
 def test_a_bad_file_of_runs(tmp_path, text, reason):
     path = tmp_path / "runs.csv"
     path.write_text(text)
@@ -271,8 +296,10 @@ def test_full_and_average_requests_of_the_chat_server():
 @pytest.mark.parametrize("work", [Workload(256, 16), Workload(64, 64), Workload(16, 128)], ids=str)
 def test_none_is_preempted_up_to_the_point_and_some_above_it(work):
     server = SchedulerConfig(64, 512, 321)
-    for requests in (list(fixed_requests(300, work.input_len, work.output_len)),
-                     staggered(server, work, 300)):
+    for requests in (
+        list(fixed_requests(300, work.input_len, work.output_len)),
+        staggered(server, work, 300),
+    ):
         result = sweep(server, work, H100, requests)
         assert result.preemptions[result.seqs <= result.full].max() == 0
         assert result.preemptions[-1] > 0 and result.full in result.seqs
@@ -280,8 +307,13 @@ def test_none_is_preempted_up_to_the_point_and_some_above_it(work):
 
 
 def test_best_and_cost_by_hand():
-    result = Sweep(Workload(1, 1), 2, 3.0, *map(np.array, (
-        [1, 2, 3], [50.0, 90.0, 120.0], [0, 0, 4], [0.3, 0.6, 0.9])), "estimated")
+    result = Sweep(
+        Workload(1, 1),
+        2,
+        3.0,
+        *map(np.array, ([1, 2, 3], [50.0, 90.0, 120.0], [0, 0, 4], [0.3, 0.6, 0.9])),
+        "estimated",
+    )
     assert result.best == 3 and result.cost == pytest.approx(1 - 90 / 120)
 
 

@@ -16,7 +16,16 @@ PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
 def wheel(tmp_path_factory):
     folder = tmp_path_factory.mktemp("wheel")
     subprocess.run(
-        [*PIP, "wheel", "--no-index", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, ROOT],
+        [
+            *PIP,
+            "wheel",
+            "--no-index",
+            "--no-deps",
+            "--no-build-isolation",
+            "--wheel-dir",
+            folder,
+            ROOT,
+        ],
         check=True,
     )
     (wheel,) = folder.glob("vllm_tuning-*.whl")
@@ -28,12 +37,19 @@ def python(wheel, tmp_path):
     """Run Python in an empty folder, with the installed wheel first on its path."""
     target, work = tmp_path / "target", tmp_path / "work"
     work.mkdir()
-    subprocess.run([*PIP, "install", "--no-index", "--no-deps", "--target", target, wheel], check=True)
+    subprocess.run(
+        [*PIP, "install", "--no-index", "--no-deps", "--target", target, wheel], check=True
+    )
 
     def run(*args):
         env = os.environ | {"PYTHONPATH": str(target)}
         return subprocess.run(
-            [sys.executable, *args], cwd=work, env=env, stdout=subprocess.PIPE, text=True, check=True
+            [sys.executable, *args],
+            cwd=work,
+            env=env,
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
         ).stdout
 
     run.target, run.work = target, work

@@ -23,14 +23,19 @@ def test_a_length_that_is_no_count_is_refused(bad):
             Workload(*lengths)
 
 
-@pytest.mark.parametrize("text", [
-    "prompt_tokens,output_tokens\n100,20\n50,60\n", "\ufeffoutput_len,input_len\r\n20,100\r\n60,50\r\n",
-    "id,prompt_len,max_tokens,x\na,100,20,\nb,50,60,?\n",
-    "TIMESTAMP,ContextTokens,GeneratedTokens\n1,100,20\n2,50,60\n",
-    'Timestamp,"Request tokens","Response tokens"\n1,100,20\n2,50,60\n',
-    "prompt_tokens,output_tokens,max_tokens\n100,20,512\n50,60,512\n",
-    '{"prompt_tokens": 100, "output_tokens": 20}\n\n{"input_tokens": 50, "completion_tokens": 60}\n',
-    '\n  {"prompt_len": "100", "max_tokens": 20}\n{"prompt_len": 50, "max_tokens": 60, "id": 3}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "prompt_tokens,output_tokens\n100,20\n50,60\n",
+        "\ufeffoutput_len,input_len\r\n20,100\r\n60,50\r\n",
+        "id,prompt_len,max_tokens,x\na,100,20,\nb,50,60,?\n",
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n1,100,20\n2,50,60\n",
+        'Timestamp,"Request tokens","Response tokens"\n1,100,20\n2,50,60\n',
+        "prompt_tokens,output_tokens,max_tokens\n100,20,512\n50,60,512\n",
+        '{"prompt_tokens": 100, "output_tokens": 20}\n\n{"input_tokens": 50, "completion_tokens": 60}\n',
+        '\n  {"prompt_len": "100", "max_tokens": 20}\n{"prompt_len": 50, "max_tokens": 60, "id": 3}',
+    ],
+)
 def test_the_lengths_of_a_file(tmp_path, text):
     assert read_lengths(written(tmp_path, text)) == TWO
 
@@ -41,21 +46,36 @@ def test_many_lines_keep_their_order(tmp_path):
     assert [workload.input_len for workload in found] == list(range(1, 5000))
 
 
-@pytest.mark.parametrize("text, reason", [
-    ("", "no request; expected a CSV"), ("prompt_tokens,output_tokens\n", "no request"),
-    ("prompt,answer\n1,2\n", ":2: no prompt tokens; expected one of prompt_tokens, "),
-    ("prompt_tokens\n1\n", ":2: no output tokens"), ("prompt_tokens,output_tokens\n1\n", ":2: no output"),
-    ("prompt_tokens,output_tokens\n1,2\n3,\n", ":3: no output tokens"),
-    ("prompt_tokens,output_tokens\n1,2\n3,0\n", ":3: output_tokens is '0'; expected a whole number"),
-    ("prompt_tokens,output_tokens\n1,-2\n", "'-2'"), ("prompt_tokens,output_tokens\n1.5,2\n", "'1.5'"),
-    ("prompt_tokens,output_tokens\nnan,2\n", "'nan'"),
-    ("prompt_tokens,output_tokens\n9999999999999999999999,2\n", "whole number"),
-    ('{"prompt_tokens": 1, "output_tokens": true}', ":1: output_tokens is 'True'"),
-    ('{"prompt_tokens": 1, "output_tokens": [2]}', "output_tokens is"),
-    ('{"prompt_tokens": 1, "output_tokens": 2}\n{"prompt', ":2: no JSON object; JSONL has one a line"),
-    ('{"prompt_tokens": 1, "output_tokens": 2}\n3', ":2: no JSON object"), ("[1, 2]", ":1: no JSON"),
-    (b"prompt_tokens,output_tokens\n\xff,2\n", "neither CSV nor JSONL"),
-    (b"\x1f\x8b\x08\x00", "neither CSV nor JSONL"), ("[" * 10**5, "no JSON object")])
+@pytest.mark.parametrize(
+    "text, reason",
+    [
+        ("", "no request; expected a CSV"),
+        ("prompt_tokens,output_tokens\n", "no request"),
+        ("prompt,answer\n1,2\n", ":2: no prompt tokens; expected one of prompt_tokens, "),
+        ("prompt_tokens\n1\n", ":2: no output tokens"),
+        ("prompt_tokens,output_tokens\n1\n", ":2: no output"),
+        ("prompt_tokens,output_tokens\n1,2\n3,\n", ":3: no output tokens"),
+        (
+            "prompt_tokens,output_tokens\n1,2\n3,0\n",
+            ":3: output_tokens is '0'; expected a whole number",
+        ),
+        ("prompt_tokens,output_tokens\n1,-2\n", "'-2'"),
+        ("prompt_tokens,output_tokens\n1.5,2\n", "'1.5'"),
+        ("prompt_tokens,output_tokens\nnan,2\n", "'nan'"),
+        ("prompt_tokens,output_tokens\n9999999999999999999999,2\n", "whole number"),
+        ('{"prompt_tokens": 1, "output_tokens": true}', ":1: output_tokens is 'True'"),
+        ('{"prompt_tokens": 1, "output_tokens": [2]}', "output_tokens is"),
+        (
+            '{"prompt_tokens": 1, "output_tokens": 2}\n{"prompt',
+            ":2: no JSON object; JSONL has one a line",
+        ),
+        ('{"prompt_tokens": 1, "output_tokens": 2}\n3', ":2: no JSON object"),
+        ("[1, 2]", ":1: no JSON"),
+        (b"prompt_tokens,output_tokens\n\xff,2\n", "neither CSV nor JSONL"),
+        (b"\x1f\x8b\x08\x00", "neither CSV nor JSONL"),
+        ("[" * 10**5, "no JSON object"),
+    ],
+)
 def test_a_bad_file_is_one_sentence(tmp_path, text, reason):
     path = written(tmp_path, text)
     with pytest.raises(InputError) as error:

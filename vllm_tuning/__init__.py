@@ -2,10 +2,19 @@
 
 from importlib import import_module
 
-_HOMES = {"GIB": "units", "InputError": "units", "Launch": "launches",
-          "MemoryModel": "memory_model", "Optimum": "optimum", "Workload": "workload", "find_optimum": "optimum",
-          "fit_memory_model": "memory_model", "model_of": "memory_model",
-          "read_launches": "launches", "write_launches": "launches"}
+_HOMES = {
+    "GIB": "units",
+    "InputError": "units",
+    "Launch": "launches",
+    "MemoryModel": "memory_model",
+    "Optimum": "optimum",
+    "Workload": "workload",
+    "find_optimum": "optimum",
+    "fit_memory_model": "memory_model",
+    "model_of": "memory_model",
+    "read_launches": "launches",
+    "write_launches": "launches",
+}
 __all__ = list(_HOMES)
 
 

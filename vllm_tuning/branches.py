@@ -46,8 +46,9 @@ def least_squares(design, y, sigma=1.0) -> LeastSquares:
     gain = (half @ q.T) * weight
     params = gain @ y
     residual = (y - design @ params) * weight
-    return LeastSquares(params, half @ half.T, gain, float(residual @ residual),
-                        len(y) - design.shape[1])
+    return LeastSquares(
+        params, half @ half.T, gain, float(residual @ residual), len(y) - design.shape[1]
+    )
 
 
 def model_run(tokens, k1, a1):
@@ -80,8 +81,13 @@ class Readings:
         return np.minimum(self.seqs, self.tokens)
 
     def subset(self, which) -> "Readings":
-        return Readings(self.tokens[which], self.seqs[which], self.y[which], self.sigma[which],
-                        self.units[which])
+        return Readings(
+            self.tokens[which],
+            self.seqs[which],
+            self.y[which],
+            self.sigma[which],
+            self.units[which],
+        )
 
 
 @dataclass(frozen=True)
@@ -121,8 +127,14 @@ def _fit_branch(axis, tokens, y, sigma, k, free, is_sampler) -> _Branch | None:
             pass
     if fit is None:
         fit = least_squares(np.column_stack(columns), y - k * tokens if is_sampler else y, sigma)
-    return _Branch(fit, names, fit.params[1] if varies else np.nan, k, fit.params[0],
-                   None if varies else (axis[0], tokens.min()))
+    return _Branch(
+        fit,
+        names,
+        fit.params[1] if varies else np.nan,
+        k,
+        fit.params[0],
+        None if varies else (axis[0], tokens.min()),
+    )
 
 
 @dataclass(frozen=True)
@@ -149,8 +161,9 @@ class BranchFit:
 
     @property
     def both_slopes(self) -> bool:
-        return all(b is not None and b.slope_known for b in (self.model_branch,
-                                                             self.sampler_branch))
+        return all(
+            b is not None and b.slope_known for b in (self.model_branch, self.sampler_branch)
+        )
 
 
 def _predict(branch: _Branch | None, readings: Readings, is_sampler: bool) -> np.ndarray:
@@ -171,8 +184,17 @@ def _evaluate(readings: Readings, sampler: np.ndarray, k: float, free: bool) -> 
     parts = []
     for which, is_sampler in ((~sampler, False), (sampler, True)):
         axis = readings.requests if is_sampler else readings.tokens
-        parts.append(_fit_branch(axis[which], readings.tokens[which], readings.y[which],
-                                 readings.sigma[which], k, free, is_sampler))
+        parts.append(
+            _fit_branch(
+                axis[which],
+                readings.tokens[which],
+                readings.y[which],
+                readings.sigma[which],
+                k,
+                free,
+                is_sampler,
+            )
+        )
     model, samp = parts
     predicted = np.maximum(_predict(model, readings, False), _predict(samp, readings, True))
     chi2 = float(np.sum(((readings.y - predicted) / readings.sigma) ** 2))
@@ -204,7 +226,7 @@ def _starts(readings: Readings) -> list[np.ndarray]:
             for edge in sorted(set(values.tolist())):
                 add(values >= edge)
         for i, (t1, s1) in enumerate(points):
-            for t2, s2 in points[i + 1:]:
+            for t2, s2 in points[i + 1 :]:
                 if (t2 - t1) * (s2 - s1) <= 0:
                     continue
                 side = (requests - s1) * (t2 - t1) - (tokens - t1) * (s2 - s1)
@@ -216,8 +238,9 @@ def _starts(readings: Readings) -> list[np.ndarray]:
     return list(masks.values())
 
 
-def _settle(readings: Readings, sampler: np.ndarray, k: float, free: bool,
-            known: dict) -> BranchFit:
+def _settle(
+    readings: Readings, sampler: np.ndarray, k: float, free: bool, known: dict
+) -> BranchFit:
     """Assign, fit, reassign until stable; the best assignment on the way. ``known``: fits so far."""
     best, seen = None, set()
     for _ in range(30):
@@ -230,8 +253,9 @@ def _settle(readings: Readings, sampler: np.ndarray, k: float, free: bool,
         current = known[key]
         if best is None or current.chi2 < best.chi2:
             best = current
-        sampler = (_predict(current.sampler_branch, readings, True)
-                   > _predict(current.model_branch, readings, False))
+        sampler = _predict(current.sampler_branch, readings, True) > _predict(
+            current.model_branch, readings, False
+        )
     return best
 
 
@@ -248,23 +272,36 @@ def _choose(readings: Readings, candidates: list[BranchFit]) -> BranchFit:
 
     def explains(fit, slack=0.0):
         off = np.abs(readings.y - fit.predicted)
-        return np.isfinite(fit.chi2) and np.all(off <= np.maximum(readings.units * (1 + 1e-6), slack))
+        return np.isfinite(fit.chi2) and np.all(
+            off <= np.maximum(readings.units * (1 + 1e-6), slack)
+        )
 
     def cost(fit):
         """Parameters, dearer for a free k: it can tilt one plane through both branches."""
         return fit.size + fit.k_fitted * (1 if fit.model_branch else 2)
 
     def rank(fit):
-        offset = (abs(fit.model_branch.intercept - fit.sampler_branch.intercept)
-                  if fit.both_slopes else 0.0)
+        offset = (
+            abs(fit.model_branch.intercept - fit.sampler_branch.intercept)
+            if fit.both_slopes
+            else 0.0
+        )
         return (offset > 0.2 * spread, cost(fit), not fit.both_slopes, max(fit.chi2, n), offset)
 
     adequate = [fit for fit in candidates if explains(fit)]
-    best = (min(adequate, key=rank) if adequate else
-            min(candidates, key=lambda fit: (fit.chi2 / max(n - cost(fit), 0.5), cost(fit))))
+    best = (
+        min(adequate, key=rank)
+        if adequate
+        else min(candidates, key=lambda fit: (fit.chi2 / max(n - cost(fit), 0.5), cost(fit)))
+    )
     if not best.both_slopes:
-        alone = [fit for fit in candidates if not (fit.model_branch and fit.sampler_branch)
-                 and cost(fit) < cost(best) and explains(fit, 0.01 * spread)]
+        alone = [
+            fit
+            for fit in candidates
+            if not (fit.model_branch and fit.sampler_branch)
+            and cost(fit) < cost(best)
+            and explains(fit, 0.01 * spread)
+        ]
         best = min([*alone, *([] if alone else [best])], key=lambda fit: fit.chi2)
     return best
 
@@ -287,8 +324,9 @@ def fit_branches(readings: Readings, k: float | None = None) -> BranchFit:
     candidates += [_settle(sample, start, held, True, known) for start in starts]
     best = _choose(sample, candidates)
     if sample is not readings:
-        start = (_predict(best.sampler_branch, readings, True)
-                 > _predict(best.model_branch, readings, False))
+        start = _predict(best.sampler_branch, readings, True) > _predict(
+            best.model_branch, readings, False
+        )
         best = _settle(readings, start, held, best.k_fitted, {})
     return _settle_k(readings, best, held)
 

@@ -26,8 +26,12 @@ def budget_bars(model, optimum, ax=None, chosen=None, part=None):
     ax.set_xlabel("memory of one GPU (GiB)")
     if bars := budgets(model, optimum, chosen):
         return draw_bars(bars, ax, part)
-    return say(ax, "No bar: it needs the pool and the peak of a launch, and total_memory_gib "
-               "with gpu_memory_utilization, or model_weights_gib with non_torch_gib.", True)
+    return say(
+        ax,
+        "No bar: it needs the pool and the peak of a launch, and total_memory_gib "
+        "with gpu_memory_utilization, or model_weights_gib with non_torch_gib.",
+        True,
+    )
 
 
 def draw_bars(bars, ax, part=None):
@@ -37,30 +41,70 @@ def draw_bars(bars, ax, part=None):
         if bar.still and part == "moving":
             continue
         moving = {"animated": part is not None and not bar.still}
-        ax.text(-0.01, y, bar.label, transform=ax.get_yaxis_transform(), ha="right", va="center",
-                **moving)
+        ax.text(
+            -0.01,
+            y,
+            bar.label,
+            transform=ax.get_yaxis_transform(),
+            ha="right",
+            va="center",
+            **moving,
+        )
         left = last = 0.0
         for name, size in bar.segments.items():
             size /= GIB
-            ax.add_patch(Rectangle(
-                (left, y - 0.25), size, 0.5, fc=LOOK[name][0], hatch=LOOK[name][1], ec="w", lw=0.5,
-                label=f"activation ({name})" if name.endswith("run") else name, **moving))
+            ax.add_patch(
+                Rectangle(
+                    (left, y - 0.25),
+                    size,
+                    0.5,
+                    fc=LOOK[name][0],
+                    hatch=LOOK[name][1],
+                    ec="w",
+                    lw=0.5,
+                    label=f"activation ({name})" if name.endswith("run") else name,
+                    **moving,
+                )
+            )
             where = (left + size / 2, y)
             if size < 0.06 * whole:
                 last = max(where[0], last + 0.08 * whole)
                 where = (last, y - 0.42)
                 ax.plot([left + size / 2, last], [y - 0.25, y - 0.33], color=GREY, lw=0.6, **moving)
-            ax.text(*where, f"{size:.2f}", ha="center", va="center", fontsize=8, **moving,
-                    bbox={"fc": "white", "ec": "none", "pad": 1, "alpha": 0.85})
+            ax.text(
+                *where,
+                f"{size:.2f}",
+                ha="center",
+                va="center",
+                fontsize=8,
+                **moving,
+                bbox={"fc": "white", "ec": "none", "pad": 1, "alpha": 0.85},
+            )
             left += size
         ceiling, above = bar.ceiling / GIB, (bar.whole - bar.ceiling) / GIB
         if above > 0:
-            ax.add_patch(Rectangle((ceiling, y - 0.25), above, 0.5, fc="none", ec=GREY, ls=":",
-                                   label="above the utilization ceiling", **moving))
+            ax.add_patch(
+                Rectangle(
+                    (ceiling, y - 0.25),
+                    above,
+                    0.5,
+                    fc="none",
+                    ec=GREY,
+                    ls=":",
+                    label="above the utilization ceiling",
+                    **moving,
+                )
+            )
             small, middle = above < 0.06 * whole, ceiling + above / 2
-            ax.text(max(middle, last + 0.08 * whole * (last > 0)) if small else middle,
-                    y - 0.42 * small, f"{above:.2f}",
-                    ha="center", va="center", fontsize=8, **moving)
+            ax.text(
+                max(middle, last + 0.08 * whole * (last > 0)) if small else middle,
+                y - 0.42 * small,
+                f"{above:.2f}",
+                ha="center",
+                va="center",
+                fontsize=8,
+                **moving,
+            )
         ax.plot([ceiling] * 2, [y - 0.32, y + 0.32], color=INK, lw=1.5, **moving)
     ax.set(ylim=(len(bars) - 0.5, -0.7), xlim=(0, 1.02 * whole), yticks=[])
     return ax if part == "moving" else legend(ax)
@@ -84,19 +128,29 @@ def budgets(model, optimum, chosen=None) -> list[Bar]:
     """The bars of ``budget_bars`` that can be drawn."""
     launches = [fitted.launch for fitted in model.launches]
     total, share, weights, non_torch = (
-        first_known(launches, name, math.nan) for name in ("total_memory", "gpu_memory_utilization", "model_weights", "non_torch"))
+        first_known(launches, name, math.nan)
+        for name in ("total_memory", "gpu_memory_utilization", "model_weights", "non_torch")
+    )
     bars = []
     for label, seqs, tokens, branch, peak, pool in _states(model, optimum, chosen, total):
         rest = {branch: peak, "CUDA graphs": model.graph_charge, "KV cache": pool}
-        fixed = {"weights": weights, "non-torch": non_torch} if weights + non_torch > 0 else {
-            "weights and non-torch": None}
+        fixed = (
+            {"weights": weights, "non-torch": non_torch}
+            if weights + non_torch > 0
+            else {"weights and non-torch": None}
+        )
         parts = filled(total * share, fixed | rest)
         if math.isfinite(used := sum(parts.values())):
             segments = {name: size for name, size in parts.items() if size > 0}
-            bars.append(Bar(
-                f"{label}\nmns {f'{seqs:,}' if seqs else '?'}\nmnbt {tokens:,}", segments,
-                total * share if total * share > 0 else used,
-                max(sum(segments.values()), total if total > 0 else 0), label == DEFAULT))
+            bars.append(
+                Bar(
+                    f"{label}\nmns {f'{seqs:,}' if seqs else '?'}\nmnbt {tokens:,}",
+                    segments,
+                    total * share if total * share > 0 else used,
+                    max(sum(segments.values()), total if total > 0 else 0),
+                    label == DEFAULT,
+                )
+            )
     return bars
 
 
@@ -107,15 +161,25 @@ def _states(model, optimum, chosen, total):
         printed = [f for f in model.launches if f.launch.kv_cache is not None]
         printed.sort(key=lambda f: -f.launch.kv_cache)
         name = "derived" if any(n.name == "derived_setting" for n in model.notices) else "launch"
-        for f in printed[::max(1, len(printed) - 1)]:
-            yield (name, f.launch.max_num_seqs, f.launch.max_num_batched_tokens,
-                   branch_of(model, f), f.launch.peak_activation or math.nan, f.launch.kv_cache)
+        for f in printed[:: max(1, len(printed) - 1)]:
+            yield (
+                name,
+                f.launch.max_num_seqs,
+                f.launch.max_num_batched_tokens,
+                branch_of(model, f),
+                f.launch.peak_activation or math.nan,
+                f.launch.kv_cache,
+            )
         return
-    flags = {"recommended": (best.max_num_seqs, best.max_num_batched_tokens), "chosen": chosen,
-             DEFAULT: default_flags(total) if total > 0 else None}
+    flags = {
+        "recommended": (best.max_num_seqs, best.max_num_batched_tokens),
+        "chosen": chosen,
+        DEFAULT: default_flags(total) if total > 0 else None,
+    }
     for label, (seqs, tokens) in ((label, both) for label, both in flags.items() if both):
         pools = dict(zip(("model run", "sampler run"), model.pools(seqs, tokens)))
         branch = min(pools, key=lambda run: pools[run].n)
-        peak = peak_activation(tokens, seqs, model.k1.n, model.a1.n, model.k2.n, model.a2.n,
-                               model.k.n)
+        peak = peak_activation(
+            tokens, seqs, model.k1.n, model.a1.n, model.k2.n, model.a2.n, model.k.n
+        )
         yield label, seqs, tokens, branch, peak, pools[branch].n

@@ -36,20 +36,30 @@ def check_launches(launches: list[Launch], hybrid: bool = False) -> list[Notice]
     if not launches:
         raise InputError("no launches; give at least one row")
     for name, remedy in _EXACT.items():
-        known = [(launch, getattr(launch, name)) for launch in launches
-                 if getattr(launch, name) is not None]
+        known = [
+            (launch, getattr(launch, name))
+            for launch in launches
+            if getattr(launch, name) is not None
+        ]
         alike = [_own_name(value) if name == "model" else value for _, value in known]
         usual = Counter(alike).most_common(1)
         for (launch, value), each in zip(known, alike):
             if each != usual[0][0]:
-                places = [place for place, other in zip(short_places([l for l, _ in known]), alike)
-                          if other == usual[0][0]]
-                raise InputError(f"{launch.where}: {name} is {value}, but {usual[0][0]} in "
-                                 f"{_listed(places)}; {remedy}")
+                places = [
+                    place
+                    for place, other in zip(short_places([l for l, _ in known]), alike)
+                    if other == usual[0][0]
+                ]
+                raise InputError(
+                    f"{launch.where}: {name} is {value}, but {usual[0][0]} in "
+                    f"{_listed(places)}; {remedy}"
+                )
     for name, remedy in _PRINTED.items():
         for launch, value, usual in _odd_ones(launches, name):
-            raise InputError(f"{launch.where}: {name}_gib is {value / GIB:g}, but the others say "
-                             f"{usual / GIB:g}; {remedy}")
+            raise InputError(
+                f"{launch.where}: {name}_gib is {value / GIB:g}, but the others say "
+                f"{usual / GIB:g}; {remedy}"
+            )
     if not hybrid:
         _check_kv_per_token(launches)
     return [*_non_torch(launches), *_balance(launches), *_single_rows(launches)]
@@ -61,13 +71,16 @@ def _own_name(model: str) -> str:
 
 
 def _listed(places: list[str]) -> str:
-    return f"row{'s' * (len(places) > 1)} {', '.join(places[:6])}{' ...' if len(places) > 6 else ''}"
+    return (
+        f"row{'s' * (len(places) > 1)} {', '.join(places[:6])}{' ...' if len(places) > 6 else ''}"
+    )
 
 
 def _odd_ones(launches: list[Launch], name: str):
     """Launches whose printed figure is further from the median than rounding explains."""
-    known = [(launch, getattr(launch, name)) for launch in launches
-             if getattr(launch, name) is not None]
+    known = [
+        (launch, getattr(launch, name)) for launch in launches if getattr(launch, name) is not None
+    ]
     if not known:
         return
     usual = sorted(value for _, value in known)[len(known) // 2]
@@ -81,10 +94,17 @@ def _odd_ones(launches: list[Launch], name: str):
 def kv_per_token_intervals(launches: list[Launch]) -> list[tuple[Launch, tuple[float, float]]]:
     """Bounds of KV / KVS, bytes, where both are there: KV is rounded, KVS a floor to whole blocks."""
     half_widths = printed_half_widths(column(launches, "kv_cache"))
-    return [(launch, ((launch.kv_cache - half) / (launch.kv_cache_tokens + (launch.block_size or 16)),
-                      (launch.kv_cache + half) / launch.kv_cache_tokens))
-            for launch, half in zip(launches, half_widths)
-            if launch.kv_cache is not None and launch.kv_cache_tokens and launch.kv_cache > 0]
+    return [
+        (
+            launch,
+            (
+                (launch.kv_cache - half) / (launch.kv_cache_tokens + (launch.block_size or 16)),
+                (launch.kv_cache + half) / launch.kv_cache_tokens,
+            ),
+        )
+        for launch, half in zip(launches, half_widths)
+        if launch.kv_cache is not None and launch.kv_cache_tokens and launch.kv_cache > 0
+    ]
 
 
 def _check_kv_per_token(launches: list[Launch]) -> None:
@@ -106,54 +126,69 @@ def _check_kv_per_token(launches: list[Launch]) -> None:
                 f"{launch.kv_cache / GIB:g} GiB, {(low + high) / 2:,.0f} bytes a token, but the "
                 f"others say {usual:,.0f}; was the number of blocks overridden, or the decode "
                 "context parallel size changed? (Layers of several kinds: write hybrid_kv under "
-                "warnings.)")
+                "warnings.)"
+            )
 
 
 def _non_torch(launches: list[Launch]):
     for launch, value, usual in _odd_ones(launches, "non_torch"):
-        yield Notice("non_torch_differs",
-                     f"{launch.where}: non_torch_gib is {value / GIB:g}, the others say "
-                     f"{usual / GIB:g}: another process on the GPU? The pool shrinks by as much.")
+        yield Notice(
+            "non_torch_differs",
+            f"{launch.where}: non_torch_gib is {value / GIB:g}, the others say "
+            f"{usual / GIB:g}: another process on the GPU? The pool shrinks by as much.",
+        )
 
 
 def _balance(launches: list[Launch]):
     """TM*U - M - N - G - P = KV within the rounding of its terms, where all are given."""
     names = ("total_memory", "model_weights", "non_torch", "peak_activation", "kv_cache")
     charges = column(launches, "graph_charge")
-    allowed = sum((printed_half_widths(column(launches, name)) for name in names),
-                  np.where(charges > 0, printed_half_widths(charges), 0.0))
+    allowed = sum(
+        (printed_half_widths(column(launches, name)) for name in names),
+        np.where(charges > 0, printed_half_widths(charges), 0.0),
+    )
     for launch, allowed in zip(launches, allowed):
         if None in (launch.left_over, launch.peak_activation, launch.kv_cache):
             continue
         gap = launch.left_over - launch.peak_activation - launch.kv_cache
         if abs(gap) > allowed * (1 + 1e-6):
-            yield Notice("balance_does_not_close",
-                         f"{launch.where}: total x utilization - weights - non_torch - graphs - "
-                         f"activation is {(launch.kv_cache + gap) / GIB:.2f} GiB, but kv_cache_gib "
-                         f"is {launch.kv_cache / GIB:g}: one of the figures counts something else.")
+            yield Notice(
+                "balance_does_not_close",
+                f"{launch.where}: total x utilization - weights - non_torch - graphs - "
+                f"activation is {(launch.kv_cache + gap) / GIB:.2f} GiB, but kv_cache_gib "
+                f"is {launch.kv_cache / GIB:g}: one of the figures counts something else.",
+            )
 
 
 def _single_rows(launches: list[Launch]):
     lengths = sorted({l.max_model_len for l in launches} - {None})
     if len(lengths) > 1:
-        yield Notice("max_model_len_differs",
-                     f"max_model_len is {', '.join(map(str, lengths))}: it moves the profile of "
-                     "releases without chunked prefill, and the tokens that hybrid models print.")
+        yield Notice(
+            "max_model_len_differs",
+            f"max_model_len is {', '.join(map(str, lengths))}: it moves the profile of "
+            "releases without chunked prefill, and the tokens that hybrid models print.",
+        )
     for launch in launches:
         seqs, tokens = launch.max_num_seqs, launch.max_num_batched_tokens
         if seqs and tokens and seqs > tokens:
-            yield Notice("mns_above_mnbt",
-                         f"{launch.where}: max_num_seqs {seqs} is above max_num_batched_tokens "
-                         f"{tokens}: the sampler runs on {tokens} requests, and vLLM refuses to "
-                         "serve so.")
+            yield Notice(
+                "mns_above_mnbt",
+                f"{launch.where}: max_num_seqs {seqs} is above max_num_batched_tokens "
+                f"{tokens}: the sampler runs on {tokens} requests, and vLLM refuses to "
+                "serve so.",
+            )
         if launch.kv_cache is not None and launch.kv_cache < 0:
-            yield Notice("negative_kv_cache",
-                         f"{launch.where}: kv_cache_gib is {launch.kv_cache / GIB:g}: nothing was "
-                         "left for the pool and the launch failed; the figure still measures P.")
+            yield Notice(
+                "negative_kv_cache",
+                f"{launch.where}: kv_cache_gib is {launch.kv_cache / GIB:g}: nothing was "
+                "left for the pool and the launch failed; the figure still measures P.",
+            )
         elif launch.status == "failed":
-            yield Notice("failed_launch",
-                         f"{launch.where}: this launch failed ({launch.error or 'no reason given'})"
-                         "; the figures it printed before are used.")
+            yield Notice(
+                "failed_launch",
+                f"{launch.where}: this launch failed ({launch.error or 'no reason given'})"
+                "; the figures it printed before are used.",
+            )
 
 
 def refuse_falling_peaks(route, fit) -> None:
@@ -168,18 +203,25 @@ def refuse_falling_peaks(route, fit) -> None:
     order = np.lexsort((readings.requests, readings.tokens))
     for place, high in enumerate(order):
         before = order[:place]
-        more = ((readings.requests[before] < readings.requests[high])
-                | (readings.tokens[before] < readings.tokens[high]))
-        higher = before[(readings.requests[before] <= readings.requests[high]) & more
-                        & (readings.y[before] > readings.y[high] + allowed)]
+        more = (readings.requests[before] < readings.requests[high]) | (
+            readings.tokens[before] < readings.tokens[high]
+        )
+        higher = before[
+            (readings.requests[before] <= readings.requests[high])
+            & more
+            & (readings.y[before] > readings.y[high] + allowed)
+        ]
         if len(higher):
             low, high = route.launches[higher[0]], route.launches[high]
             raise InputError(
                 f"{high.where}: the pool grows (the peak falls) from mns {low.max_num_seqs or '?'}, "
                 f"mnbt {low.max_num_batched_tokens} ({low.where}) to mns "
                 f"{high.max_num_seqs or '?'}, mnbt {high.max_num_batched_tokens}, but both only "
-                "rise: not launches of one server, or a figure is in the wrong row")
+                "rise: not launches of one server, or a figure is in the wrong row"
+            )
     if not math.isfinite(fit.chi2):
-        raise InputError(f"{route.launches[0].where}: no law that grows with max_num_seqs and "
-                         "max_num_batched_tokens fits this launch and those below it: not launches "
-                         "of one server, or a figure is in the wrong row")
+        raise InputError(
+            f"{route.launches[0].where}: no law that grows with max_num_seqs and "
+            "max_num_batched_tokens fits this launch and those below it: not launches "
+            "of one server, or a figure is in the wrong row"
+        )

@@ -29,8 +29,11 @@ UTILIZATIONS = [percent / 100 for percent in range(5, 101)]
 MEMORIES = [4, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128, 141, 192, 288]  # GiB
 FACTORS = [2 ** (quarter / 4) for quarter in range(-8, 9)]  # times the recommended, 1/4 to 4
 ROW = Layout(flex_flow="row wrap", align_items="flex-start")
-SERVER = {"gpu_memory_utilization": "utilization", "total_memory": "total_memory",
-          "kv_cache_dtype": "kv_cache_dtype"}  # settings of a scenario, and their controls
+SERVER = {
+    "gpu_memory_utilization": "utilization",
+    "total_memory": "total_memory",
+    "kv_cache_dtype": "kv_cache_dtype",
+}  # settings of a scenario, and their controls
 
 
 def _wide() -> dict:
@@ -45,8 +48,9 @@ class Slider(SelectionSlider):
 
     def __init__(self, description, rungs, form, value):
         self.rungs, self.form = rungs, form
-        super().__init__(options=self._labelled(rungs), value=value, description=description,
-                         **_wide())
+        super().__init__(
+            options=self._labelled(rungs), value=value, description=description, **_wide()
+        )
 
     def put(self, value) -> None:
         if value not in self.rungs:
@@ -68,33 +72,53 @@ class Explorer(VBox):
     def __init__(self, launches, input_len, output_len, utilization=None):
         self.complaints, self._at_once = [], False
         names = sorted(path.parent.name for path in DATA.glob("*/launches.csv"))
-        self.data_set = Dropdown(options=names, value=launches if launches in names else None,
-                                 description="data set", **_wide())
+        self.data_set = Dropdown(
+            options=names,
+            value=launches if launches in names else None,
+            description="data set",
+            **_wide(),
+        )
         self._named = self.data_set.value or names[0]  # the set last chosen out of the list
-        self.path = Text("" if launches in names else str(launches), description="or a path",
-                         placeholder="launches.csv, its folder, or logs/*.log",
-                         continuous_update=False, **_wide())
+        self.path = Text(
+            "" if launches in names else str(launches),
+            description="or a path",
+            placeholder="launches.csv, its folder, or logs/*.log",
+            continuous_update=False,
+            **_wide(),
+        )
         self.input_len = Slider("input (tokens)", LENGTHS, ",", 1024)
         self.output_len = Slider("output (tokens)", LENGTHS, ",", 256)
         self.mns = Slider("mns × recommended", FACTORS, ".3g", 1)
         self.mnbt = Slider("mnbt × recommended", FACTORS, ".3g", 1)
         self.utilization = Slider("utilization", UTILIZATIONS, ".3g", 0.9)
         self.total_memory = Slider("GPU memory (GiB)", MEMORIES, ".5g", 16)
-        self.kv_cache_dtype = Dropdown(options=[("as launched", ""), ("fp8", "fp8")],
-                                       description="KV dtype", **_wide())
-        self.reset_button = Button(description="Reset", tooltip="Everything back to the start",
-                                   layout=Layout(margin="2px 2px 2px 12.5em"))
+        self.kv_cache_dtype = Dropdown(
+            options=[("as launched", ""), ("fp8", "fp8")], description="KV dtype", **_wide()
+        )
+        self.reset_button = Button(
+            description="Reset",
+            tooltip="Everything back to the start",
+            layout=Layout(margin="2px 2px 2px 12.5em"),
+        )
         self.answer, self.warnings, self.notes = HTML(), HTML(), HTML()
         self.images = [Image(format="png", layout=Layout(max_width="100%")) for _ in range(3)]
         self._pictures = pictures()
         given = {"input_len": input_len, "output_len": output_len} | (
-            {"utilization": utilization} if utilization else {})
+            {"utilization": utilization} if utilization else {}
+        )
         self._start = {name: self._within(name, value) for name, value in given.items()}
         self._source = {"data_set": self.data_set.value, "path": self.path.value}
-        controls = HBox([VBox([self.input_len, self.output_len, self.mns, self.mnbt]),
-                         VBox([self.utilization, self.total_memory, self.kv_cache_dtype]),
-                         VBox([self.data_set, self.path, self.reset_button])], layout=ROW)
-        super().__init__([controls, self.answer, self.warnings, HBox(self.images, layout=ROW), self.notes])
+        controls = HBox(
+            [
+                VBox([self.input_len, self.output_len, self.mns, self.mnbt]),
+                VBox([self.utilization, self.total_memory, self.kv_cache_dtype]),
+                VBox([self.data_set, self.path, self.reset_button]),
+            ],
+            layout=ROW,
+        )
+        super().__init__(
+            [controls, self.answer, self.warnings, HBox(self.images, layout=ROW), self.notes]
+        )
         self.data_set.observe(self._pick, "value")
         self.path.observe(self._load, "value")
         self.reset_button.on_click(self.reset)
@@ -166,8 +190,10 @@ class Explorer(VBox):
         except (InputError, OSError, UnicodeError) as error:
             self._problem = str(error)
         if "total_memory" not in self._fixed:
-            self._launched = {"utilization": setting(self._model, "gpu_memory_utilization"),
-                              "total_memory": setting(self._model, "total_memory") / GIB}
+            self._launched = {
+                "utilization": setting(self._model, "gpu_memory_utilization"),
+                "total_memory": setting(self._model, "total_memory") / GIB,
+            }
         self._launched["kv_cache_dtype"] = ""
         for name, control in SERVER.items():
             getattr(self, control).layout.display = "none" if name in self._fixed else None
@@ -180,8 +206,12 @@ class Explorer(VBox):
         try:
             if problem := self._problem or "; ".join(self.complaints):
                 raise InputError(problem)
-            self._show(find_optimum(what_if(self._model, **self._settings()), Workload(
-                self.input_len.value, self.output_len.value)))
+            self._show(
+                find_optimum(
+                    what_if(self._model, **self._settings()),
+                    Workload(self.input_len.value, self.output_len.value),
+                )
+            )
         except InputError as error:
             self.optimum, self.chosen, self.reason = None, None, str(error)
             for image, picture in zip(self.images, self._pictures):
@@ -192,9 +222,11 @@ class Explorer(VBox):
 
     def _settings(self) -> dict:
         """What the sliders of the server change of the launches."""
-        moved = {name: getattr(self, control).value for name, control in SERVER.items()
-                 if name not in self._fixed
-                 and getattr(self, control).value != self._launched[control]}
+        moved = {
+            name: getattr(self, control).value
+            for name, control in SERVER.items()
+            if name not in self._fixed and getattr(self, control).value != self._launched[control]
+        }
         if "total_memory" in moved:
             moved["total_memory"] *= GIB
         return moved
@@ -204,8 +236,10 @@ class Explorer(VBox):
         factors = self.mns.value, self.mnbt.value
         self.optimum, self.chosen = optimum, None
         if best and factors != (1, 1):
-            self.chosen = (max(1, round(best.max_num_seqs * factors[0])),
-                           max(1, round(best.max_num_batched_tokens * factors[1])))
+            self.chosen = (
+                max(1, round(best.max_num_seqs * factors[0])),
+                max(1, round(best.max_num_batched_tokens * factors[1])),
+            )
         for image, picture in zip(self.images, self._pictures):
             image.value = picture.show(optimum.model, optimum, self.chosen)
         self.answer.value = _answer(optimum, self.chosen, self._settings())
@@ -222,7 +256,8 @@ class Explorer(VBox):
             hidden |= dict.fromkeys(("mns", "mnbt"), "there is no recommended point to leave")
         lines = [
             f"No slider for {' and '.join(name for name in hidden if hidden[name] == why)}: {why}."
-            for why in dict.fromkeys(hidden.values())]
+            for why in dict.fromkeys(hidden.values())
+        ]
         self.notes.value = "".join(f"<div>{escape(line)}</div>" for line in lines)
 
     def _repr_mimebundle_(self, **kwargs):
@@ -238,14 +273,20 @@ class Explorer(VBox):
         """The answer as ``vllm-tuning recommend`` prints it; else why there is none."""
         if not self.optimum:
             return f"No answer. {self.reason}"
-        return "".join(f"With {flag}\n" for flag in _flags(self._settings())) + answer_text(self.optimum)
+        return "".join(f"With {flag}\n" for flag in _flags(self._settings())) + answer_text(
+            self.optimum
+        )
 
 
 def _flags(settings) -> list[str]:
     """The flags of ``vllm serve`` that the moved settings are."""
-    return [f"--{name.replace('_', '-')} {value:g}" if isinstance(value, float) else
-            f"--{name.replace('_', '-')} {value}" for name, value in settings.items()
-            if name != "total_memory"]
+    return [
+        f"--{name.replace('_', '-')} {value:g}"
+        if isinstance(value, float)
+        else f"--{name.replace('_', '-')} {value}"
+        for name, value in settings.items()
+        if name != "total_memory"
+    ]
 
 
 def _answer(optimum, chosen, settings) -> str:
@@ -254,16 +295,23 @@ def _answer(optimum, chosen, settings) -> str:
     asked = f"Requests of {work.input_len:,} + {work.output_len:,} = {work.length:,} tokens"
     if best is None:
         parts = [f"<strong>No recommendation.</strong> {asked}: {escape(optimum.reason)}."]
-        parts += [f"Launch next: <code>{launch.flags}</code> ({escape(launch.why)})"
-                  for launch in optimum.model.next_launches]
+        parts += [
+            f"Launch next: <code>{launch.flags}</code> ({escape(launch.why)})"
+            for launch in optimum.model.next_launches
+        ]
     else:
         flags = " ".join([best.flags, *_flags(settings)])
-        tokens = "" if best.kv_cache_tokens is None else (
-            f", {best.kv_cache_tokens:,} ± {best.kv_cache_tokens_stderr:,.0f} tokens,")
-        parts = [f"<code><strong>{flags}</strong></code>",
-                 f"{asked}. Expect a KV cache of {best.kv_cache / GIB:.2f} GiB{tokens} for "
-                 f"{best.concurrency:,.1f} full requests, so {best.max_num_seqs:,} at once never "
-                 f"preempt ({optimum.proviso})."]
+        tokens = (
+            ""
+            if best.kv_cache_tokens is None
+            else (f", {best.kv_cache_tokens:,} ± {best.kv_cache_tokens_stderr:,.0f} tokens,")
+        )
+        parts = [
+            f"<code><strong>{flags}</strong></code>",
+            f"{asked}. Expect a KV cache of {best.kv_cache / GIB:.2f} GiB{tokens} for "
+            f"{best.concurrency:,.1f} full requests, so {best.max_num_seqs:,} at once never "
+            f"preempt ({optimum.proviso}).",
+        ]
         parts += [cost_of(optimum, *chosen)] if chosen else []
     return "".join(f"<div>{part}</div>" for part in parts)
 
@@ -271,8 +319,9 @@ def _answer(optimum, chosen, settings) -> str:
 def _warnings(optimum) -> str:
     """HTML to unfold; by itself, so that it stays unfolded while the flags change."""
     listed = [f"<li><strong>{n.name}</strong> {escape(n.text)}</li>" for n in optimum.notices]
-    return (f"<details><summary>Warnings: {len(listed)}</summary><ul>{''.join(listed)}</ul>"
-            "</details>") * bool(listed)
+    return (
+        f"<details><summary>Warnings: {len(listed)}</summary><ul>{''.join(listed)}</ul></details>"
+    ) * bool(listed)
 
 
 def cost_of(optimum, seqs, tokens) -> str:
@@ -280,12 +329,17 @@ def cost_of(optimum, seqs, tokens) -> str:
     pool, best = Pool(optimum.model, optimum.workload, 1), optimum.recommended
     size = optimum.model.pool(seqs, tokens).n
     more = f"{(size - best.kv_cache) / GIB:+.2f}"
-    said = (f"<code>{serve_flags(seqs, tokens)}</code> instead: a pool of {size / GIB:.2f} GiB, "
-            f"{'the same' if float(more) == 0 else f'{more} GiB'}. ")
+    said = (
+        f"<code>{serve_flags(seqs, tokens)}</code> instead: a pool of {size / GIB:.2f} GiB, "
+        f"{'the same' if float(more) == 0 else f'{more} GiB'}. "
+    )
     if tokens < seqs:
         return said + "vLLM refuses max_num_batched_tokens below max_num_seqs."
     if size <= 0:
         return said + "The server would not start: nothing is left for the KV cache."
     said += f"It holds {pool.concurrency(seqs, tokens):,.1f} full requests: "
-    return said + (f"{seqs:,} at once never preempt ({optimum.proviso})."
-                   if pool.fits(seqs, tokens) else f"{seqs:,} at once can preempt.")
+    return said + (
+        f"{seqs:,} at once never preempt ({optimum.proviso})."
+        if pool.fits(seqs, tokens)
+        else f"{seqs:,} at once can preempt."
+    )

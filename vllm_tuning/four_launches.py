@@ -41,8 +41,9 @@ def request_bytes(length, kappa, k2):
     return length * kappa + k2
 
 
-def seed_point_of_four(total_memory, utilization, m1, n1, kv1, kvs1, p1, p2, p3, p4,
-                       mns1, mns2, mnbt1, mnbt2, length):
+def seed_point_of_four(
+    total_memory, utilization, m1, n1, kv1, kvs1, p1, p2, p3, p4, mns1, mns2, mnbt1, mnbt2, length
+):
     """(C*, B*) from the figures of four launches in one expression, without intermediate slopes.
 
     B* = (TM*U - M1 - N1) / {L*(KV1/KVS1)*[(P4-P3)(mns2-mns1)/(P2-P1)/(mnbt2-mnbt1)]
@@ -50,7 +51,8 @@ def seed_point_of_four(total_memory, utilization, m1, n1, kv1, kvs1, p1, p2, p3,
     """
     ratio = (p4 - p3) * (mns2 - mns1) / (p2 - p1) / (mnbt2 - mnbt1)
     tokens = (total_memory * utilization - m1 - n1) / (
-        length * (kv1 / kvs1) * ratio + (p4 - p3) / (mnbt2 - mnbt1))
+        length * (kv1 / kvs1) * ratio + (p4 - p3) / (mnbt2 - mnbt1)
+    )
     return tokens * ratio, tokens
 
 
@@ -73,50 +75,69 @@ def seed_answer(fitted: Sequence[FittedLaunch], length: int) -> SeedAnswer:
     With two launches a group this is the four-launch expression; more launches enter through the
     least-squares slopes. Where P is not printed it is derived by the balance A - KV.
     """
-    order = [f.launch for f in sorted(fitted, key=lambda f: (f.branch == "model",
-                                                             f.launch.max_num_seqs or 0))]
+    order = [
+        f.launch
+        for f in sorted(fitted, key=lambda f: (f.branch == "model", f.launch.max_num_seqs or 0))
+    ]
     a = _first(order, _left_over)
     if a is None:
-        return SeedAnswer(reason="A = TM*U - M - N is not known: no launch has total_memory_gib, "
-                                 "gpu_memory_utilization, model_weights_gib and non_torch_gib, or "
-                                 "peak_activation_gib beside kv_cache_gib")
+        return SeedAnswer(
+            reason="A = TM*U - M - N is not known: no launch has total_memory_gib, "
+            "gpu_memory_utilization, model_weights_gib and non_torch_gib, or "
+            "peak_activation_gib beside kv_cache_gib"
+        )
     kappa = _first(order, _kappa)
     if kappa is None:
-        return SeedAnswer(reason="KV/KVS is not known: no launch has both kv_cache_gib and "
-                                 "kv_cache_tokens")
+        return SeedAnswer(
+            reason="KV/KVS is not known: no launch has both kv_cache_gib and kv_cache_tokens"
+        )
     slopes = []
-    for branch, axis, symbol in (("model", "max_num_batched_tokens", "K1"),
-                                 ("sampler", "max_num_seqs", "K2")):
+    for branch, axis, symbol in (
+        ("model", "max_num_batched_tokens", "K1"),
+        ("sampler", "max_num_seqs", "K2"),
+    ):
         launches = [f.launch for f in fitted if f.branch == branch]
         slope = _slope_of_peak(launches, axis)
         if slope is None:
-            return SeedAnswer(reason=f"{symbol} needs two launches in the {branch}'s branch that "
-                                     f"differ in {axis}, with peak_activation_gib")
+            return SeedAnswer(
+                reason=f"{symbol} needs two launches in the {branch}'s branch that "
+                f"differ in {axis}, with peak_activation_gib"
+            )
         if slope.n < SIGNIFICANT * slope.s:
-            return SeedAnswer(reason=f"{symbol} is not known: the peaks differ by no more than "
-                                     "their rounding")
+            return SeedAnswer(
+                reason=f"{symbol} is not known: the peaks differ by no more than their rounding"
+            )
         slopes.append(slope)
     return SeedAnswer(*seed_point(a, kappa, *slopes, length), *slopes, a, kappa)
 
 
 def _first(launches: list[Launch], figure) -> UFloat | None:
-    return next((value for launch in launches
-                 if (value := figure(launch, launches)) is not None), None)
+    return next(
+        (value for launch in launches if (value := figure(launch, launches)) is not None), None
+    )
 
 
 def _left_over(launch: Launch, launches: list[Launch]) -> UFloat | None:
     """A = TM*U - M - N - G, else by Equation 1 the sum KV + P; None where neither is printed."""
+
     def error(name):
         return rounding(column(launches, name))[launches.index(launch)]
 
     if launch.left_over is None:
         if None in (launch.kv_cache, launch.peak_activation):
             return None
-        return ufloat(launch.kv_cache + launch.peak_activation, math.hypot(
-            *(error(name) for name in ("kv_cache", "peak_activation"))))
-    return ufloat(launch.left_over, math.hypot(
-        error("total_memory") * launch.gpu_memory_utilization, error("model_weights"),
-        error("non_torch")))
+        return ufloat(
+            launch.kv_cache + launch.peak_activation,
+            math.hypot(*(error(name) for name in ("kv_cache", "peak_activation"))),
+        )
+    return ufloat(
+        launch.left_over,
+        math.hypot(
+            error("total_memory") * launch.gpu_memory_utilization,
+            error("model_weights"),
+            error("non_torch"),
+        ),
+    )
 
 
 def _kappa(launch: Launch, launches: list[Launch]) -> UFloat | None:
@@ -129,8 +150,12 @@ def _kappa(launch: Launch, launches: list[Launch]) -> UFloat | None:
 def _slope_of_peak(launches: list[Launch], axis: str) -> UFloat | None:
     peak = column(launches, "peak_activation")
     errors = rounding(peak)
-    derived = np.array([math.nan if None in (l.left_over, l.kv_cache) else l.left_over - l.kv_cache
-                        for l in launches])
+    derived = np.array(
+        [
+            math.nan if None in (l.left_over, l.kv_cache) else l.left_over - l.kv_cache
+            for l in launches
+        ]
+    )
     if not np.isfinite(peak).sum() >= 2:
         peak, errors = derived, rounding(column(launches, "kv_cache"))
     known = np.isfinite(peak)

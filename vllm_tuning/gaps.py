@@ -35,10 +35,12 @@ class NextLaunch:
 
 def within_rounding(model) -> dict[str, str]:
     """Slopes that the rounding of the readings could explain alone, with the sentence."""
-    return {slope: f"the readings differ by no more than their rounding, so the slope with {axis} "
-                   f"is not known ({value.n:,.0f} +- {value.s:,.0f} bytes)"
-            for slope, axis in _AXIS.items()
-            if is_known(value := getattr(model, slope)) and value.n < SIGNIFICANT * value.s}
+    return {
+        slope: f"the readings differ by no more than their rounding, so the slope with {axis} "
+        f"is not known ({value.n:,.0f} +- {value.s:,.0f} bytes)"
+        for slope, axis in _AXIS.items()
+        if is_known(value := getattr(model, slope)) and value.n < SIGNIFICANT * value.s
+    }
 
 
 def missing_reasons(model) -> dict[str, str]:
@@ -49,9 +51,11 @@ def missing_reasons(model) -> dict[str, str]:
             reasons[slope] = _missing_slope(model, slope)
             reasons[intercept] = f"{slope.upper()} is not known"
         elif not is_known(getattr(model, intercept)):
-            reasons[intercept] = ("what weights and the driver leave over is not known: needs "
-                                  "peak_activation_gib beside kv_cache_gib, or total_memory_gib, "
-                                  "gpu_memory_utilization, model_weights_gib and non_torch_gib")
+            reasons[intercept] = (
+                "what weights and the driver leave over is not known: needs "
+                "peak_activation_gib beside kv_cache_gib, or total_memory_gib, "
+                "gpu_memory_utilization, model_weights_gib and non_torch_gib"
+            )
     return reasons
 
 
@@ -68,25 +72,41 @@ def _missing_slope(model, slope: str) -> str:
     if slope == "k2" and not any(f.launch.max_num_seqs for f in model.launches):
         return "max_num_seqs is not given for any launch"
     if not mine:
-        return (f"no launch is in the {branch}'s branch: in all of them the {other} run sets the "
-                "peak" + (f", which does not move with {axis} beyond its rounding"
-                          if len({getattr(f.launch, axis) for f in model.launches}) > 1 else ""))
-    values = {min(l.max_num_seqs, l.max_num_batched_tokens) if slope == "k2"
-              else l.max_num_batched_tokens for l in mine}
-    return (f"the {branch}'s branch holds launches at one {axis} only "
-            f"({', '.join(f'{value:,}' for value in sorted(values))})")
+        return (
+            f"no launch is in the {branch}'s branch: in all of them the {other} run sets the "
+            "peak"
+            + (
+                f", which does not move with {axis} beyond its rounding"
+                if len({getattr(f.launch, axis) for f in model.launches}) > 1
+                else ""
+            )
+        )
+    values = {
+        min(l.max_num_seqs, l.max_num_batched_tokens) if slope == "k2" else l.max_num_batched_tokens
+        for l in mine
+    }
+    return (
+        f"the {branch}'s branch holds launches at one {axis} only "
+        f"({', '.join(f'{value:,}' for value in sorted(values))})"
+    )
 
 
 def poor_fit(model):
     """A notice where a launch is off the law by more than rounding explains."""
     worst = max(model.launches, key=lambda fitted: abs(fitted.residual))
-    peaks = [f.kv_cache for f in model.launches if f.kv_cache is not None] or [
-        f.peak_activation for f in model.launches if f.peak_activation is not None] or [0.0]
+    peaks = (
+        [f.kv_cache for f in model.launches if f.kv_cache is not None]
+        or [f.peak_activation for f in model.launches if f.peak_activation is not None]
+        or [0.0]
+    )
     if abs(worst.residual) > max(3 * model.unit, 0.01 * (max(peaks) - min(peaks))):
-        yield Notice("poor_fit", f"{worst.launch.where}: off the law by "
-                     f"{worst.residual / GIB:+.3f} GiB, more than rounding explains. The sampler of "
-                     "some releases is steeper for few requests: launch the first group at "
-                     "max_num_seqs >= 128, on an idle GPU.")
+        yield Notice(
+            "poor_fit",
+            f"{worst.launch.where}: off the law by "
+            f"{worst.residual / GIB:+.3f} GiB, more than rounding explains. The sampler of "
+            "some releases is steeper for few requests: launch the first group at "
+            "max_num_seqs >= 128, on an idle GPU.",
+        )
 
 
 def repeats_differ(model):
@@ -98,10 +118,12 @@ def repeats_differ(model):
         apart = abs(fitted.residual - first.residual)
         if apart > 3 * model.unit:
             unknown = " max_num_seqs is not given: does it differ?" * (flags[0] is None)
-            yield Notice("repeats_differ",
-                         f"{fitted.launch.where}: equal flags as {first.launch.where}, but "
-                         f"{apart / GIB:.2f} GiB apart.{unknown} So much varies from start to start, "
-                         "or something else was changed, or another process was on the GPU.")
+            yield Notice(
+                "repeats_differ",
+                f"{fitted.launch.where}: equal flags as {first.launch.where}, but "
+                f"{apart / GIB:.2f} GiB apart.{unknown} So much varies from start to start, "
+                "or something else was changed, or another process was on the GPU.",
+            )
 
 
 def next_launches(model, tried=()) -> list[NextLaunch]:
@@ -109,9 +131,13 @@ def next_launches(model, tried=()) -> list[NextLaunch]:
 
     tried: (mns, mnbt) that were launched to no avail, such as those that failed.
     """
-    seen = {*tried} | {(f.launch.max_num_seqs, f.launch.max_num_batched_tokens) for f in model.launches}
-    group = {branch: [f.launch for f in model.launches if f.branch == branch]
-             for branch in ("model", "sampler")}
+    seen = {*tried} | {
+        (f.launch.max_num_seqs, f.launch.max_num_batched_tokens) for f in model.launches
+    }
+    group = {
+        branch: [f.launch for f in model.launches if f.branch == branch]
+        for branch in ("model", "sampler")
+    }
     wanted = []
     if not is_known(model.k2):
         tokens = min((l.max_num_batched_tokens for l in group["sampler"]), default=1024)

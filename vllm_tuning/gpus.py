@@ -53,11 +53,16 @@ def gpu_named(name: str, figure: str) -> str:
     'A100-80GB'
     """
     known = [each for each in GPUS if getattr(GPUS[each], figure) is not None]
-    words = [word for word in name.upper().replace("-", " ").replace("_", " ").split()
-             if word not in _LEFT_OUT]
+    words = [
+        word
+        for word in name.upper().replace("-", " ").replace("_", " ").split()
+        if word not in _LEFT_OUT
+    ]
     for wanted in (words, words[:-1] if words[-1:] == ["80GB"] else words):
-        for found in ([each for each in known if each.split("-") == wanted],
-                      [each for each in known if each.split("-")[:len(wanted)] == wanted]):
+        for found in (
+            [each for each in known if each.split("-") == wanted],
+            [each for each in known if each.split("-")[: len(wanted)] == wanted],
+        ):
             if len(found) == 1 and wanted:
                 return found[0]
     raise InputError(f"gpu {name[:80]!r}: expected one of {', '.join(known)}")

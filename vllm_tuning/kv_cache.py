@@ -24,8 +24,16 @@ from .launches import release
 from .model_config import MissingFigure, ModelConfig, read_config
 from .units import InputError
 
-__all__ = ["CacheLayout", "Group", "Shape", "agrees", "cache_layout", "hidden_state_bytes",
-           "kv_bytes_per_token", "read_shape"]
+__all__ = [
+    "CacheLayout",
+    "Group",
+    "Shape",
+    "agrees",
+    "cache_layout",
+    "hidden_state_bytes",
+    "kv_bytes_per_token",
+    "read_shape",
+]
 
 
 def hidden_state_bytes(hidden_size: int, dtype_bytes: int) -> int:
@@ -88,29 +96,37 @@ class CacheLayout:
         """Requests of ``length`` tokens in so many blocks, as vLLM prints it for max_model_len."""
         return blocks / self.request_blocks(length, budget)
 
-    def printed_tokens(self, blocks: int, max_model_len: int, budget: int,
-                       vllm_version: str | None = None) -> int:
-        """"GPU KV cache size" of so many blocks.
+    def printed_tokens(
+        self, blocks: int, max_model_len: int, budget: int, vllm_version: str | None = None
+    ) -> int:
+        """ "GPU KV cache size" of so many blocks.
 
         From 0.20.2 on (and where the release is unknown) int(concurrency * max_model_len), before
         that the blocks of one group times the tokens of the smallest block.
         """
         if () < release(vllm_version) < (0, 20, 2):
-            return (blocks // len(self.groups) * min(group.block for group in self.groups)
-                    * self.decode_context_parallel_size)
+            return (
+                blocks
+                // len(self.groups)
+                * min(group.block for group in self.groups)
+                * self.decode_context_parallel_size
+            )
         return int(self.concurrency(blocks, max_model_len, budget) * max_model_len)
 
     @property
     def per_token(self) -> float:
         """b: bytes that one more token of a long request takes."""
-        return sum(self.block_bytes / group.block for group in self.groups
-                   if group.kind == "full") / self.decode_context_parallel_size
+        return (
+            sum(self.block_bytes / group.block for group in self.groups if group.kind == "full")
+            / self.decode_context_parallel_size
+        )
 
     def fixed(self, budget: int) -> int:
         """a: bytes of the states and of full windows beside a token budget of B."""
         long = max((group.window + budget for group in self.groups), default=0) + 1
-        return self.block_bytes * sum(self._group_blocks(group, long, budget)
-                                      for group in self.groups if group.kind != "full")
+        return self.block_bytes * sum(
+            self._group_blocks(group, long, budget) for group in self.groups if group.kind != "full"
+        )
 
     def forms(self, length: int) -> list[tuple[int, float]]:
         """Bytes of a request at B = 0 and per token of B; it takes the least of the forms.
@@ -126,10 +142,17 @@ class CacheLayout:
                 choices.append([whole, ((kept - 1) / group.block + 1 + extra, 1 / group.block)])
             else:
                 choices.append([whole])
-        return sorted({(self.block_bytes * sum(fixed for fixed, _ in picked),
-                        self.block_bytes * sum(more for _, more in picked))
-                       for picked in itertools.product(*(dict.fromkeys(map(tuple, each))
-                                                         for each in _distinct(choices)))})
+        return sorted(
+            {
+                (
+                    self.block_bytes * sum(fixed for fixed, _ in picked),
+                    self.block_bytes * sum(more for _, more in picked),
+                )
+                for picked in itertools.product(
+                    *(dict.fromkeys(map(tuple, each)) for each in _distinct(choices))
+                )
+            }
+        )
 
 
 def _distinct(choices):
@@ -137,14 +160,21 @@ def _distinct(choices):
     counts = defaultdict(int)
     for choice in choices:
         counts[tuple(choice)] += 1
-    return [[(fixed * count, more * count) for fixed, more in choice]
-            for choice, count in counts.items()]
+    return [
+        [(fixed * count, more * count) for fixed, more in choice]
+        for choice, count in counts.items()
+    ]
 
 
-def cache_layout(config: ModelConfig, tensor_parallel_size: int = 1,
-                 pipeline_parallel_size: int = 1, kv_cache_dtype: str | None = None,
-                 block_size: int = 16, decode_context_parallel_size: int = 1,
-                 speculative_tokens: int = 0) -> CacheLayout:
+def cache_layout(
+    config: ModelConfig,
+    tensor_parallel_size: int = 1,
+    pipeline_parallel_size: int = 1,
+    kv_cache_dtype: str | None = None,
+    block_size: int = 16,
+    decode_context_parallel_size: int = 1,
+    speculative_tokens: int = 0,
+) -> CacheLayout:
     """The groups and blocks of a model on one GPU, that of the fullest pipeline stage.
 
     Layers of different kinds get pages of one size: larger blocks where layers keep less a token,
@@ -152,8 +182,10 @@ def cache_layout(config: ModelConfig, tensor_parallel_size: int = 1,
     the largest where that is less than half as large again. Raises InputError.
     """
     if tensor_parallel_size % decode_context_parallel_size:
-        raise InputError(f"decode_context_parallel_size {decode_context_parallel_size} does not "
-                         f"divide tensor_parallel_size {tensor_parallel_size}")
+        raise InputError(
+            f"decode_context_parallel_size {decode_context_parallel_size} does not "
+            f"divide tensor_parallel_size {tensor_parallel_size}"
+        )
     layers = cache_layers(config, tensor_parallel_size, kv_cache_dtype, speculative_tokens)
     whole = max((layer.token_bytes for layer in layers), default=0)
     states = max(layer.state_bytes for layer in layers)
@@ -163,11 +195,15 @@ def cache_layout(config: ModelConfig, tensor_parallel_size: int = 1,
         grain = max(128, block_size) if config.latent else block_size
         block_size = max(block_size, grain * -(-states // (grain * whole)))
     if (heads := config.optional("num_attention_heads", 0) or 0) % tensor_parallel_size:
-        raise InputError(f"{config.path}: {heads:,} attention heads cannot be split over "
-                         f"tensor_parallel_size {tensor_parallel_size}")
+        raise InputError(
+            f"{config.path}: {heads:,} attention heads cannot be split over "
+            f"tensor_parallel_size {tensor_parallel_size}"
+        )
     if pipeline_parallel_size > config.count("num_hidden_layers"):
-        raise InputError(f"{config.path}: {config.count('num_hidden_layers'):,} layers cannot fill "
-                         f"{pipeline_parallel_size:,} pipeline stages")
+        raise InputError(
+            f"{config.path}: {config.count('num_hidden_layers'):,} layers cannot fill "
+            f"{pipeline_parallel_size:,} pipeline stages"
+        )
     stage_of = _stages(config.count("num_hidden_layers"), pipeline_parallel_size)
     page = whole * block_size
     classes = defaultdict(list)
@@ -175,6 +211,7 @@ def cache_layout(config: ModelConfig, tensor_parallel_size: int = 1,
         own = (layer.token_bytes or whole) * block_size
         block = block_size if page % own else block_size * page // own
         classes[layer.kind, layer.window, block].append(layer)
+
     def fullest(group, size):
         stages = defaultdict(int)
         for layer in group:
@@ -188,13 +225,21 @@ def cache_layout(config: ModelConfig, tensor_parallel_size: int = 1,
     else:
         sizes = [len(members) for members in classes.values()]
         size = max(sizes) if max(sizes) < 1.5 * min(sizes) else min(sizes)
-        cut = [(key, members[i::count]) for key, members in classes.items()
-               for count in [-(-len(members) // size)] for i in range(count)]
-        groups = tuple(Group(kind, len(members), block, window, 1 + speculative_tokens)
-                       for (kind, window, block), members in cut)
+        cut = [
+            (key, members[i::count])
+            for key, members in classes.items()
+            for count in [-(-len(members) // size)]
+            for i in range(count)
+        ]
+        groups = tuple(
+            Group(kind, len(members), block, window, 1 + speculative_tokens)
+            for (kind, window, block), members in cut
+        )
         block_bytes = max(fullest(members, lambda _: page) for _, members in cut)
-    per_token = fullest([layer for layer in layers if layer.kind == "full"] or layers,
-                        lambda layer: layer.token_bytes)
+    per_token = fullest(
+        [layer for layer in layers if layer.kind == "full"] or layers,
+        lambda layer: layer.token_bytes,
+    )
     return CacheLayout(groups, block_bytes, per_token, block_size, decode_context_parallel_size)
 
 
@@ -215,8 +260,11 @@ def agrees(concurrency: float, tokens: int, length: int) -> bool:
 
     A request takes whole blocks, of 16 tokens to 256, times the decode context parallel size.
     """
-    return any(abs(concurrency - tokens / (-(-length // block) * block)) <= 0.0101 + concurrency / (
-        length * 10) for block in (1, *(2**power for power in range(4, 12))))
+    return any(
+        abs(concurrency - tokens / (-(-length // block) * block))
+        <= 0.0101 + concurrency / (length * 10)
+        for block in (1, *(2**power for power in range(4, 12)))
+    )
 
 
 @dataclass(frozen=True)
@@ -233,9 +281,13 @@ class Shape:
     cache: CacheLayout | None = None
 
 
-def read_shape(path: str | os.PathLike, tensor_parallel_size: int = 1,
-               pipeline_parallel_size: int = 1, kv_cache_dtype: str | None = None,
-               block_size: int = 16) -> Shape:
+def read_shape(
+    path: str | os.PathLike,
+    tensor_parallel_size: int = 1,
+    pipeline_parallel_size: int = 1,
+    kv_cache_dtype: str | None = None,
+    block_size: int = 16,
+) -> Shape:
     """The shape in a Hugging Face config.json (a file or a folder of one).
 
     kappa is None for models whose layers are not all of one plain kind (sliding window, hybrid),
@@ -245,8 +297,9 @@ def read_shape(path: str | os.PathLike, tensor_parallel_size: int = 1,
     config = read_config(path)
     k = hidden_state_bytes(config.count("hidden_size"), config.element_bytes)
     try:
-        cache = cache_layout(config, tensor_parallel_size, pipeline_parallel_size, kv_cache_dtype,
-                             block_size)
+        cache = cache_layout(
+            config, tensor_parallel_size, pipeline_parallel_size, kv_cache_dtype, block_size
+        )
     except MissingFigure:
         return Shape(k, None, not _plain(config))
     return Shape(k, None if cache.hybrid else cache.kv_bytes_per_token, cache.hybrid, cache)

@@ -19,8 +19,11 @@ from .files import write_whole
 from .units import GIB, InputError, parse_size
 
 DATA = next(
-    (folder for folder in (Path(__file__).parent / "data", Path(__file__).parent.parent / "data")
-     if folder.is_dir()),
+    (
+        folder
+        for folder in (Path(__file__).parent / "data", Path(__file__).parent.parent / "data")
+        if folder.is_dir()
+    ),
     Path("data"),
 )
 
@@ -91,8 +94,10 @@ class Launch:
 
     def to_dict(self) -> dict:
         """The record under its JSON names: GiB where the name ends in ``_gib``, None = unknown."""
-        return {name: column.to_json(getattr(self, column.attribute))
-                for name, column in COLUMNS.items()}
+        return {
+            name: column.to_json(getattr(self, column.attribute))
+            for name, column in COLUMNS.items()
+        }
 
 
 @functools.cache
@@ -109,14 +114,17 @@ def release(version: str | None) -> tuple[int, ...]:
 
 def column(launches: list[Launch], name: str) -> np.ndarray:
     """One figure of all launches, floats; NaN where a launch does not give it."""
-    return np.array([math.nan if (value := getattr(launch, name)) is None else value
-                     for launch in launches], dtype=float)
+    return np.array(
+        [math.nan if (value := getattr(launch, name)) is None else value for launch in launches],
+        dtype=float,
+    )
 
 
 def first_known(launches: list[Launch], name: str, default=None):
     """What the first launch says that gives the figure ``name``; the default where none does."""
-    return next((value for launch in launches if (value := getattr(launch, name)) is not None),
-                default)
+    return next(
+        (value for launch in launches if (value := getattr(launch, name)) is not None), default
+    )
 
 
 def short_places(launches: list[Launch]) -> list[str]:
@@ -170,8 +178,10 @@ class Column:
         return value
 
     def _range(self) -> str:
-        bounds = [f"at least {self.low:g}" if self.low is not None else "",
-                  f"at most {self.high:g}" if self.high is not None else ""]
+        bounds = [
+            f"at least {self.low:g}" if self.low is not None else "",
+            f"at most {self.high:g}" if self.high is not None else "",
+        ]
         return "it must be " + " and ".join(bound for bound in bounds if bound)
 
     def to_json(self, value):
@@ -193,10 +203,17 @@ class Column:
 
 
 _KINDS = {
-    "gpu_memory_utilization": ("number", 1e-9, 1), "max_concurrency": ("number", 0),
-    "status": ("status",), "cuda_graph_charged": ("flag",), "warnings": ("list",),
-    "total_memory": ("gib", 1e-9), "model_weights": ("gib", 0), "peak_activation": ("gib", 0),
-    "non_torch": ("gib",), "kv_cache": ("gib",), "cuda_graph": ("gib",),
+    "gpu_memory_utilization": ("number", 1e-9, 1),
+    "max_concurrency": ("number", 0),
+    "status": ("status",),
+    "cuda_graph_charged": ("flag",),
+    "warnings": ("list",),
+    "total_memory": ("gib", 1e-9),
+    "model_weights": ("gib", 0),
+    "peak_activation": ("gib", 0),
+    "non_torch": ("gib",),
+    "kv_cache": ("gib",),
+    "cuda_graph": ("gib",),
     "cuda_graph_estimated": ("gib",),
 }
 KNOBS = ("max_num_seqs", "max_num_batched_tokens")
@@ -228,8 +245,10 @@ def locate(launches: str | os.PathLike) -> Path:
     if path.is_dir():
         if not (path / "launches.csv").is_file():
             logs = any(path.glob("*.log*"))
-            raise InputError(f"{path}: no launches.csv in this folder" + (
-                f"; name the logs themselves: {path}/*.log" if logs else ""))
+            raise InputError(
+                f"{path}: no launches.csv in this folder"
+                + (f"; name the logs themselves: {path}/*.log" if logs else "")
+            )
         path = path / "launches.csv"
     if not path.exists():
         carried = ", ".join(sorted(p.parent.name for p in DATA.glob("*/launches.csv")))
@@ -266,9 +285,11 @@ def parse_launches(text: str, name: str = "launches.csv") -> list[Launch]:
             header = _header(cells, f"{name}:{line}")
             continue
         where = f"{name}:{line}"
-        if len(cells) > len(header) and any(cells[len(header):]):
-            raise InputError(f"{where}: {len(cells)} cells, but the header names {len(header)} "
-                             "columns; a figure with a comma must stand in quotes")
+        if len(cells) > len(header) and any(cells[len(header) :]):
+            raise InputError(
+                f"{where}: {len(cells)} cells, but the header names {len(header)} "
+                "columns; a figure with a comma must stand in quotes"
+            )
         values = {}
         for column, cell in zip(header, cells):
             if not cell:
@@ -282,16 +303,19 @@ def parse_launches(text: str, name: str = "launches.csv") -> list[Launch]:
         if values:
             launches.append(Launch(**{"source": where, **values}, where=where))
     if header is None:
-        raise InputError(f"{name}: empty; expected a header such as "
-                         "max_num_seqs,max_num_batched_tokens,kv_cache_gib")
+        raise InputError(
+            f"{name}: empty; expected a header such as "
+            "max_num_seqs,max_num_batched_tokens,kv_cache_gib"
+        )
     if not launches:
         raise InputError(f"{name}: a header but no launches below it")
     return launches
 
 
 def _rows(text: str, name: str):
-    lines = [("" if line.lstrip().startswith("#") else line)
-             for line in re.split(r"\r\n|\n|\r", text)]
+    lines = [
+        ("" if line.lstrip().startswith("#") else line) for line in re.split(r"\r\n|\n|\r", text)
+    ]
     reader = csv.reader(io.StringIO("\n".join(lines)), strict=True)
     line = 1
     try:
@@ -318,13 +342,18 @@ def write_launches(launches: list[Launch], path: str | os.PathLike) -> None:
 
     Whole or not at all; the folder is made where it is missing.
     """
-    used = [name for name, column in COLUMNS.items() if name in KNOBS
-            or any(getattr(launch, column.attribute) not in (None, ()) for launch in launches)]
+    used = [
+        name
+        for name, column in COLUMNS.items()
+        if name in KNOBS
+        or any(getattr(launch, column.attribute) not in (None, ()) for launch in launches)
+    ]
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(used)
     for launch in launches:
-        writer.writerow([COLUMNS[name].to_cell(getattr(launch, COLUMNS[name].attribute))
-                         for name in used])
+        writer.writerow(
+            [COLUMNS[name].to_cell(getattr(launch, COLUMNS[name].attribute)) for name in used]
+        )
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, out.getvalue())

@@ -40,11 +40,12 @@ def length_slider(optimum: Optimum) -> str:
         return f'data-frame="{i}" ' + ('class="given"' if i == start else 'style="display:none"')
 
     def frames(kind, show) -> str:
-        return "\n".join(f"<{kind} {frame(i)}>{show(each)}</{kind}>"
-                         for i, each in enumerate(optima))
+        return "\n".join(
+            f"<{kind} {frame(i)}>{show(each)}</{kind}>" for i, each in enumerate(optima)
+        )
 
     picture = svg(figure_1_by_length, optimum.model, optima, start, height=3.2)
-    picture = re.sub("<metadata>.*?</metadata>", "", picture[picture.index("<svg"):], flags=re.S)
+    picture = re.sub("<metadata>.*?</metadata>", "", picture[picture.index("<svg") :], flags=re.S)
     picture = re.sub(r'<g id="frame-(\d+)">', lambda found: f"<g {frame(int(found[1]))}>", picture)
     return (
         '<section class="lengths"><label style="display:none">'
@@ -55,13 +56,16 @@ def length_slider(optimum: Optimum) -> str:
         '<figure role="img" aria-label="Figure 1 at this length: model run flat, sampler run '
         f'rising, point C where they meet.">{picture}</figure>\n'
         f"{frames('div', _warnings)}\n"
-        f"<script>\n{SCRIPT.read_text('utf-8')}</script></section>")
+        f"<script>\n{SCRIPT.read_text('utf-8')}</script></section>"
+    )
 
 
 def _length(optimum: Optimum, given: Workload) -> str:
     work = optimum.workload
-    return (f"{work.length:,} tokens ({work.input_len:,} input + {work.output_len:,} output"
-            f"{', as given' * (work == given)})")
+    return (
+        f"{work.length:,} tokens ({work.input_len:,} input + {work.output_len:,} output"
+        f"{', as given' * (work == given)})"
+    )
 
 
 def _answer(optimum: Optimum) -> str:
@@ -72,7 +76,13 @@ def _answer(optimum: Optimum) -> str:
 
 def _warnings(optimum: Optimum) -> str:
     """What ``find_optimum`` warns of beyond the launches."""
-    items = [f"<li><strong>{notice.name}</strong> {escape(notice.text)}</li>"
-             for notice in optimum.notices if notice not in optimum.model.notices]
-    return (f'<div class="warnings"><ul>{"".join(items)}</ul></div>' if items else
-            "<p>No warning about this length.</p>")
+    items = [
+        f"<li><strong>{notice.name}</strong> {escape(notice.text)}</li>"
+        for notice in optimum.notices
+        if notice not in optimum.model.notices
+    ]
+    return (
+        f'<div class="warnings"><ul>{"".join(items)}</ul></div>'
+        if items
+        else "<p>No warning about this length.</p>"
+    )

@@ -25,12 +25,22 @@ LOOK = {  # colour of Okabe and Ito, hatch, line style, marker
     "KV cache": ("#56B4E9", None, "-", "P"),
 }
 STYLE = {
-    "font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True,
-    "grid.color": "#e6e6e6", "axes.axisbelow": True, "legend.frameon": False, "legend.fontsize": 8,
-    "hatch.linewidth": 0.6, "svg.hashsalt": "vllm-tuning", "svg.fonttype": "path",
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#e6e6e6",
+    "axes.axisbelow": True,
+    "legend.frameon": False,
+    "legend.fontsize": 8,
+    "hatch.linewidth": 0.6,
+    "svg.hashsalt": "vllm-tuning",
+    "svg.fonttype": "path",
 }
-LABEL = {"max_num_seqs": "max_num_seqs, C (requests)",
-         "max_num_batched_tokens": "max_num_batched_tokens, B (tokens)"}
+LABEL = {
+    "max_num_seqs": "max_num_seqs, C (requests)",
+    "max_num_batched_tokens": "max_num_batched_tokens, B (tokens)",
+}
 SHORT = {"max_num_seqs": "mns", "max_num_batched_tokens": "mnbt"}
 THOUSANDS = ticker.FuncFormatter(lambda value, _: f"{value:,.6g}")
 STAR = {"marker": "*", "ms": 15, "color": INK, "mec": "white", "ls": "none", "zorder": 6}
@@ -63,8 +73,9 @@ def rendered(draw, *args, height: float, **saved) -> bytes:
 def say(ax, text, instead=False):
     """Sentences above the axes, where they cover nothing; ``instead`` of any data."""
     width = int(104 / 7 * ax.figure.get_figwidth())
-    ax.set_title(textwrap.fill(text[:1].upper() + text[1:], width), fontsize=8, color="#555555",
-                 loc="left")
+    ax.set_title(
+        textwrap.fill(text[:1].upper() + text[1:], width), fontsize=8, color="#555555", loc="left"
+    )
     if instead:
         ax.set(xticks=[], yticks=[])
     return ax
@@ -73,8 +84,14 @@ def say(ax, text, instead=False):
 def legend(ax, ncols=3, below=4.4):
     """One entry a label, ``below`` the axes by so many ems."""
     once = {label: getattr(h, "lines", [h])[0] for h, label in zip(*ax.get_legend_handles_labels())}
-    ax.legend(once.values(), once, loc="upper center", bbox_to_anchor=(0.5, 0), ncols=ncols,
-              borderaxespad=below)
+    ax.legend(
+        once.values(),
+        once,
+        loc="upper center",
+        bbox_to_anchor=(0.5, 0),
+        ncols=ncols,
+        borderaxespad=below,
+    )
     return ax
 
 

@@ -17,7 +17,14 @@ from uncertainties import UFloat, correlated_values
 from .branches import BranchFit, fit_branches, model_run, sampler_run
 from .checks import check_launches, refuse_falling_peaks
 from .explanations import ABOUT_THE_ANSWER, notices as explained
-from .gaps import NextLaunch, missing_reasons, next_launches, poor_fit, repeats_differ, within_rounding
+from .gaps import (
+    NextLaunch,
+    missing_reasons,
+    next_launches,
+    poor_fit,
+    repeats_differ,
+    within_rounding,
+)
 from .kv_cache import Shape, read_shape
 from .launches import KNOBS, Launch, Notice, column, first_known, locate
 from .readings import Route, corrections_to_pool, kv_per_token, rounding, routes
@@ -75,8 +82,11 @@ class MemoryModel:
     def pools(self, seqs, tokens) -> tuple[UFloat, UFloat]:
         """Pool in bytes that the model run and that the sampler run would leave at (C, B)."""
         model = self.model_headroom - self.graph_charge - model_run(tokens, self.k1, 0)
-        sampler = self.sampler_headroom - self.graph_charge - sampler_run(tokens, seqs, self.k2, 0,
-                                                                          self.k)
+        sampler = (
+            self.sampler_headroom
+            - self.graph_charge
+            - sampler_run(tokens, seqs, self.k2, 0, self.k)
+        )
         return model, sampler
 
     def pool(self, seqs, tokens) -> UFloat:
@@ -95,8 +105,10 @@ class MemoryModel:
 
     def request_bytes(self, length: int, budget: int) -> float:
         """Bytes of a full request beside a budget of B; the dearest of the laws that hold."""
-        return max(min((fixed + more * budget).n for fixed, more in forms)
-                   for forms in self.request_forms(length))
+        return max(
+            min((fixed + more * budget).n for fixed, more in forms)
+            for forms in self.request_forms(length)
+        )
 
     def to_dict(self) -> dict:
         """JSON of ``fit``: bytes, null where unknown."""
@@ -110,15 +122,18 @@ class MemoryModel:
             "chi2": self.chi2,
             "degrees_of_freedom": self.dof,
             "reasons": self.reasons,
-            "launches": [{
-                "source": fitted.launch.source,
-                "max_num_seqs": fitted.launch.max_num_seqs,
-                "max_num_batched_tokens": fitted.launch.max_num_batched_tokens,
-                "branch": fitted.branch,
-                "peak_activation_predicted_gib": in_gib(fitted.peak_activation),
-                "kv_cache_predicted_gib": in_gib(fitted.kv_cache),
-                "residual_gib": in_gib(fitted.residual),
-            } for fitted in self.launches],
+            "launches": [
+                {
+                    "source": fitted.launch.source,
+                    "max_num_seqs": fitted.launch.max_num_seqs,
+                    "max_num_batched_tokens": fitted.launch.max_num_batched_tokens,
+                    "branch": fitted.branch,
+                    "peak_activation_predicted_gib": in_gib(fitted.peak_activation),
+                    "kv_cache_predicted_gib": in_gib(fitted.kv_cache),
+                    "residual_gib": in_gib(fitted.residual),
+                }
+                for fitted in self.launches
+            ],
             "next_launches": [vars(launch) for launch in self.next_launches],
             "warnings": list(dict.fromkeys(notice.name for notice in self.notices)),
         }
@@ -148,14 +163,28 @@ def fit_memory_model(launches: list[Launch], shape: Shape | None = None) -> Memo
     block_size = first_known(used, "block_size", 16)
     corrections, errors = corrections_to_pool(used, notices)
     hidden = shape.hidden_state_bytes if shape else None
-    solved = [_solve(route, fit_branches(route.readings,
-                                         hidden / route.scale.n if hidden else None), hidden,
-                     used, corrections, kappa, block_size)
-              for route in routes(used, kappa, block_size, corrections, errors)]
+    solved = [
+        _solve(
+            route,
+            fit_branches(route.readings, hidden / route.scale.n if hidden else None),
+            hidden,
+            used,
+            corrections,
+            kappa,
+            block_size,
+        )
+        for route in routes(used, kappa, block_size, corrections, errors)
+    ]
     if not solved:
-        return _nothing(notices, "kv_cache_tokens alone does not tell bytes: " + (
-            "needs kv_cache_gib in each launch" if hybrid else
-            "give --config config.json, or kv_cache_gib in one launch"))
+        return _nothing(
+            notices,
+            "kv_cache_tokens alone does not tell bytes: "
+            + (
+                "needs kv_cache_gib in each launch"
+                if hybrid
+                else "give --config config.json, or kv_cache_gib in one launch"
+            ),
+        )
     best = min(solved, key=_uncertainty)
     if hybrid:
         cost, disagreement = cost_of_request(used, shape, block_size)
@@ -176,9 +205,18 @@ def model_of(sources, config=None) -> MemoryModel:
     if config is None:
         return fit_memory_model(launches)
 
-    shape = read_shape(config, *(first_known(launches, name, default) for name, default in (
-        ("tensor_parallel_size", 1), ("pipeline_parallel_size", 1), ("kv_cache_dtype", None),
-        ("block_size", 16))))
+    shape = read_shape(
+        config,
+        *(
+            first_known(launches, name, default)
+            for name, default in (
+                ("tensor_parallel_size", 1),
+                ("pipeline_parallel_size", 1),
+                ("kv_cache_dtype", None),
+                ("block_size", 16),
+            )
+        ),
+    )
     return fit_memory_model(launches, shape)
 
 
@@ -194,42 +232,80 @@ def _usable(launches: list[Launch]) -> tuple[list[Launch], list[Notice]]:
     known_seqs = any(launch.max_num_seqs for launch in launches)
     used, notices = [], []
     for launch in launches:
-        lacking = [name for name in KNOBS
-                   if getattr(launch, name) is None and (known_seqs or name != "max_num_seqs")]
+        lacking = [
+            name
+            for name in KNOBS
+            if getattr(launch, name) is None and (known_seqs or name != "max_num_seqs")
+        ]
         remedy = ", which a log names where it is given as a flag" if lacking else ""
         if (launch.peak_activation, launch.kv_cache, launch.kv_cache_tokens) == (None,) * 3:
             lacking.append("any of peak_activation_gib, kv_cache_gib and kv_cache_tokens")
         if launch.status == "failed" and lacking:
-            notices.append(Notice("launch_not_used", f"{launch.where}: not used, because it failed: "
-                                  f"{launch.error or 'no reason given'}"))
+            notices.append(
+                Notice(
+                    "launch_not_used",
+                    f"{launch.where}: not used, because it failed: "
+                    f"{launch.error or 'no reason given'}",
+                )
+            )
         elif not_measured := {"profiling_skipped", "blocks_overridden"} & set(launch.warnings):
-            notices.append(Notice("launch_not_used", f"{launch.where}: not used, because its pool "
-                                  f"was set by hand ({', '.join(not_measured)})."))
+            notices.append(
+                Notice(
+                    "launch_not_used",
+                    f"{launch.where}: not used, because its pool "
+                    f"was set by hand ({', '.join(not_measured)}).",
+                )
+            )
         elif lacking:
-            notices.append(Notice("launch_not_used", f"{launch.where}: not used, because it lacks "
-                                  f"{' and '.join(lacking)}{remedy}."))
+            notices.append(
+                Notice(
+                    "launch_not_used",
+                    f"{launch.where}: not used, because it lacks {' and '.join(lacking)}{remedy}.",
+                )
+            )
         else:
             used.append(launch)
     return used, notices
 
 
-def _nothing(notices, reason="no launch can be used: each needs max_num_seqs, "
-             "max_num_batched_tokens and one of peak_activation_gib, kv_cache_gib, "
-             "kv_cache_tokens") -> MemoryModel:
-    return MemoryModel(None, *[UNKNOWN] * 5, "unknown", *[UNKNOWN] * 4, None, 0.0, 16, (), 0.0, 0.0, 0,
-                       {name: reason for name in ("k1", "a1", "k2", "a2", "k")}, (), tuple(notices))
+def _nothing(
+    notices,
+    reason="no launch can be used: each needs max_num_seqs, "
+    "max_num_batched_tokens and one of peak_activation_gib, kv_cache_gib, "
+    "kv_cache_tokens",
+) -> MemoryModel:
+    return MemoryModel(
+        None,
+        *[UNKNOWN] * 5,
+        "unknown",
+        *[UNKNOWN] * 4,
+        None,
+        0.0,
+        16,
+        (),
+        0.0,
+        0.0,
+        0,
+        {name: reason for name in ("k1", "a1", "k2", "a2", "k")},
+        (),
+        tuple(notices),
+    )
 
 
 def _uncertainty(model: MemoryModel) -> tuple:
     """Routes in order: most identified first, then the smaller relative error of the slopes."""
-    unknown = sum(not is_known(value) for value in
-                  (model.k1, model.k2, model.model_headroom, model.sampler_headroom))
-    return unknown, sum(abs(slope.s / slope.n) for slope in (model.k1, model.k2)
-                        if is_known(slope) and slope.n)
+    unknown = sum(
+        not is_known(value)
+        for value in (model.k1, model.k2, model.model_headroom, model.sampler_headroom)
+    )
+    return unknown, sum(
+        abs(slope.s / slope.n) for slope in (model.k1, model.k2) if is_known(slope) and slope.n
+    )
 
 
-def _solve(route: Route, fit: BranchFit, hidden: float | None, used, corrections, kappa,
-           block_size) -> MemoryModel:
+def _solve(
+    route: Route, fit: BranchFit, hidden: float | None, used, corrections, kappa, block_size
+) -> MemoryModel:
     """Parameters with one covariance, in bytes, and what they leave for the pool."""
     refuse_falling_peaks(route, fit)
     n = len(route.launches)
@@ -238,8 +314,11 @@ def _solve(route: Route, fit: BranchFit, hidden: float | None, used, corrections
     for branch, which in ((fit.model_branch, ~fit.sampler), (fit.sampler_branch, fit.sampler)):
         if branch:
             for row, name in enumerate(branch.names):
-                key = name if name != "level" else ("model" if branch is fit.model_branch
-                                                    else "sampler") + "_level"
+                key = (
+                    name
+                    if name != "level"
+                    else ("model" if branch is fit.model_branch else "sampler") + "_level"
+                )
                 gains[key] = np.zeros(n)
                 gains[key][which] = branch.fit.gain[row]
                 held[key] = branch.fit.params[row]
@@ -252,9 +331,11 @@ def _solve(route: Route, fit: BranchFit, hidden: float | None, used, corrections
     covariance[-1, -1] += budget_variance
     if math.isnan(budget):
         names, covariance = names[:-1], covariance[:-1, :-1]
-    fitted = correlated_values([*held.values(), budget][:len(names)], covariance)
-    values |= {name: value if name == "budget" else value * route.scale
-               for name, value in zip(names, fitted)}
+    fitted = correlated_values([*held.values(), budget][: len(names)], covariance)
+    values |= {
+        name: value if name == "budget" else value * route.scale
+        for name, value in zip(names, fitted)
+    }
     left_over = values.pop("budget", UNKNOWN)
     if fit.k_fitted:
         k_source = "fitted"
@@ -267,10 +348,20 @@ def _solve(route: Route, fit: BranchFit, hidden: float | None, used, corrections
         headroom = -values["a1"], -values["a2"]
         values["a1"], values["a2"] = left_over + values["a1"], left_over + values["a2"]
     return MemoryModel(
-        route.name, *(values[name] for name in ("k1", "a1", "k2", "a2", "k")), k_source, *headroom,
-        left_over, kappa, None, max(launch.graph_charge for launch in used), block_size,
+        route.name,
+        *(values[name] for name in ("k1", "a1", "k2", "a2", "k")),
+        k_source,
+        *headroom,
+        left_over,
+        kappa,
+        None,
+        max(launch.graph_charge for launch in used),
+        block_size,
         _fitted_launches(route, fit, left_over.n, dict(zip(map(id, used), corrections))),
-        float(route.readings.units.max() * route.scale.n), fit.chi2, fit.dof)
+        float(route.readings.units.max() * route.scale.n),
+        fit.chi2,
+        fit.dof,
+    )
 
 
 def _fitted_launches(route: Route, fit: BranchFit, left_over: float, corrections: dict[int, float]):
@@ -281,9 +372,15 @@ def _fitted_launches(route: Route, fit: BranchFit, left_over: float, corrections
     else:
         peaks, pools, residual = left_over + predicted, -predicted, predicted - measured
     return tuple(
-        FittedLaunch(launch, "sampler" if fit.sampler[i] else "model", _finite(peaks[i]),
-                     _finite(pools[i] - corrections[id(launch)]), float(residual[i]))
-        for i, launch in enumerate(route.launches))
+        FittedLaunch(
+            launch,
+            "sampler" if fit.sampler[i] else "model",
+            _finite(peaks[i]),
+            _finite(pools[i] - corrections[id(launch)]),
+            float(residual[i]),
+        )
+        for i, launch in enumerate(route.launches)
+    )
 
 
 def _budget(route: Route, used, corrections) -> tuple[float, np.ndarray, float]:
@@ -297,20 +394,22 @@ def _budget(route: Route, used, corrections) -> tuple[float, np.ndarray, float]:
     both = np.isfinite(peak) & np.isfinite(kv)
     if both.any():
         total = float(np.mean((peak + kv + corrections)[both]))
-        variances = rounding(kv)**2
+        variances = rounding(kv) ** 2
         gain = np.zeros(n)
         if route.name == "peak_activation":
             mine = [i for i, launch in enumerate(used) if np.isfinite(peak[i])]
             gain[:] = both[mine] / both.sum()
         else:
-            variances += rounding(peak)**2
-        return total, gain, float(np.sum(variances[both])) / both.sum()**2
+            variances += rounding(peak) ** 2
+        return total, gain, float(np.sum(variances[both])) / both.sum() ** 2
     terms = [column(used, name) for name in ("total_memory", "model_weights", "non_torch")]
     utilization = column(used, "gpu_memory_utilization")
     whole = terms[0] * utilization - terms[1] - terms[2]
     if not np.isfinite(whole).any():
         return math.nan, np.zeros(n), 0.0
-    variance = sum((rounding(term) * factor)**2 for term, factor in zip(terms, (utilization, 1, 1)))
+    variance = sum(
+        (rounding(term) * factor) ** 2 for term, factor in zip(terms, (utilization, 1, 1))
+    )
     return float(np.nanmean(whole)), np.zeros(n), float(np.nanmean(variance))
 
 
@@ -321,19 +420,35 @@ def _finite(value) -> float | None:
 def _explain(model: MemoryModel, notices: list[Notice]) -> MemoryModel:
     """Slopes within their rounding become unknown; each unknown gets a reason and a next launch."""
     reasons = within_rounding(model)
-    for slope, intercept, headroom in (("k1", "a1", "model_headroom"),
-                                       ("k2", "a2", "sampler_headroom")):
+    for slope, intercept, headroom in (
+        ("k1", "a1", "model_headroom"),
+        ("k2", "a2", "sampler_headroom"),
+    ):
         if slope in reasons or not is_known(getattr(model, slope)):
             model = replace(model, **dict.fromkeys((slope, intercept, headroom), UNKNOWN))
     reasons = missing_reasons(model) | reasons
     if model.k_source == "assumed 0" and any(f.branch == "sampler" for f in model.launches):
-        notices = [*notices, Notice(
-            "hidden_states_unknown", "k, the hidden states kept while the sampler runs, is taken as "
-            "0 in the fit: the launches do not tell it. The recommendation keeps room for up to "
-            "16 KiB a token. Give --config config.json (hidden size x bytes).")]
+        notices = [
+            *notices,
+            Notice(
+                "hidden_states_unknown",
+                "k, the hidden states kept while the sampler runs, is taken as "
+                "0 in the fit: the launches do not tell it. The recommendation keeps room for up to "
+                "16 KiB a token. Give --config config.json (hidden size x bytes).",
+            ),
+        ]
     if not any(fitted.launch.block_size for fitted in model.launches):
-        notices = [*notices, Notice(
-            "block_size_assumed", "No launch gives block_size: 16 tokens is taken, vLLM's default. "
-            "With larger blocks a request takes more, and the answer can be too high.")]
-    return replace(model, reasons=reasons, next_launches=tuple(next_launches(model)),
-                   notices=(*notices, *poor_fit(model), *repeats_differ(model)))
+        notices = [
+            *notices,
+            Notice(
+                "block_size_assumed",
+                "No launch gives block_size: 16 tokens is taken, vLLM's default. "
+                "With larger blocks a request takes more, and the answer can be too high.",
+            ),
+        ]
+    return replace(
+        model,
+        reasons=reasons,
+        next_launches=tuple(next_launches(model)),
+        notices=(*notices, *poor_fit(model), *repeats_differ(model)),
+    )

@@ -15,8 +15,11 @@ from .look import STYLE
 
 INCHES, DPI = (6.4, 3.1), 100
 MOST_FRAMES = 12
-FAST = STYLE | {"text.hinting": "none",  # text is most of the time
-                "legend.columnspacing": 1.0, "legend.handletextpad": 0.5}  # three fit the width
+FAST = STYLE | {
+    "text.hinting": "none",  # text is most of the time
+    "legend.columnspacing": 1.0,
+    "legend.handletextpad": 0.5,
+}  # three fit the width
 
 
 class Picture:
@@ -40,7 +43,7 @@ class Picture:
                 lines = 1 + ax.get_title("left").count("\n")
                 ax.set_position((self.left, 0.33, 0.98 - self.left, 0.64 - 0.047 * lines))
                 ax.figure.canvas.draw()
-                self.frames = dict([*self.frames.items()][1 - MOST_FRAMES:])
+                self.frames = dict([*self.frames.items()][1 - MOST_FRAMES :])
                 self.frames[key] = ax, ax.figure.canvas.copy_from_bbox(ax.figure.bbox)
             else:
                 ax, _ = self.frames[key]
@@ -79,29 +82,44 @@ def png(pixels) -> bytes:
 
 def pictures() -> list[Picture]:
     """Figure 1, Figure 2 and the memory budget."""
-    return [Picture(figure_1, _law_frame), Picture(figure_2, _law_frame),
-            Picture(budget_bars, _budget_frame, left=0.17)]
+    return [
+        Picture(figure_1, _law_frame),
+        Picture(figure_2, _law_frame),
+        Picture(budget_bars, _budget_frame, left=0.17),
+    ]
 
 
 def _moving(ax):
-    return sorted((artist for artist in ax.get_children() if artist.get_animated()),
-                  key=lambda artist: artist.get_zorder())
+    return sorted(
+        (artist for artist in ax.get_children() if artist.get_animated()),
+        key=lambda artist: artist.get_zorder(),
+    )
 
 
 def _law_frame(model, optimum, chosen):
     """The ends of the axes; which launches lie on the drawn law; the pool, where it is drawn."""
     points = marked(optimum, chosen)
     shown = list(points.values())[-1:]
-    return (*edges(model, points).values(), *points, *(
-        name for point in shown for name, value in point.items()
-        if any(getattr(f.launch, name) == value for f in model.launches)),
-        model.model_headroom.n if shows_pool(model) else None)
+    return (
+        *edges(model, points).values(),
+        *points,
+        *(
+            name
+            for point in shown
+            for name, value in point.items()
+            if any(getattr(f.launch, name) == value for f in model.launches)
+        ),
+        model.model_headroom.n if shows_pool(model) else None,
+    )
 
 
 def _budget_frame(model, optimum, chosen):
     """The segments for the legend, the number of bars, the end of the axis, and the still bars."""
     bars = budgets(model, optimum, chosen)
-    return (len(bars), max((bar.whole for bar in bars), default=0),
-            *dict.fromkeys(name for bar in bars for name in bar.segments),
-            *((bar.ceiling, *bar.segments.values()) for bar in bars if bar.still),
-            any(bar.whole > bar.ceiling for bar in bars))
+    return (
+        len(bars),
+        max((bar.whole for bar in bars), default=0),
+        *dict.fromkeys(name for bar in bars for name in bar.segments),
+        *((bar.ceiling, *bar.segments.values()) for bar in bars if bar.still),
+        any(bar.whole > bar.ceiling for bar in bars),
+    )

@@ -25,14 +25,27 @@ class Pool:
         size = exact(1) if model.hybrid else model.kv_per_token
         self.bytes = size.n
         cost = model.request_cost
-        self.unit, self.reserved = (cost.block_bytes, cost.reserved) if model.hybrid else (
-            model.block_size, 1)
-        laws = (model.request_forms(workload.length) if model.hybrid else
-                [[(exact(workload.blocks(model.block_size) * model.block_size), exact(0))]])
-        in_units = [*(value / size for value in (
-            model.model_headroom - model.graph_charge, model.k1,
-            model.sampler_headroom - model.graph_charge, model.k2, model.k)),
-            *(term for forms in laws for form in forms for term in form)]
+        self.unit, self.reserved = (
+            (cost.block_bytes, cost.reserved) if model.hybrid else (model.block_size, 1)
+        )
+        laws = (
+            model.request_forms(workload.length)
+            if model.hybrid
+            else [[(exact(workload.blocks(model.block_size) * model.block_size), exact(0))]]
+        )
+        in_units = [
+            *(
+                value / size
+                for value in (
+                    model.model_headroom - model.graph_charge,
+                    model.k1,
+                    model.sampler_headroom - model.graph_charge,
+                    model.k2,
+                    model.k,
+                )
+            ),
+            *(term for forms in laws for form in forms for term in form),
+        ]
         places = iter(range(5, len(in_units), 2))
         self.laws = [[next(places) for _ in forms] for forms in laws]
         self.values = np.array([value.n for value in in_units])
@@ -48,13 +61,18 @@ class Pool:
 
     def left(self, seqs: int, budget: int, requests: int = 0, quantile: float = 0.0) -> float:
         """What ``requests`` full ones leave of the pool at (C, B), less so many standard errors."""
-        return min(max(min(self._branches(seqs, budget, requests, quantile, form))[0]
-                       for form in forms) for forms in self.laws)
+        return min(
+            max(min(self._branches(seqs, budget, requests, quantile, form))[0] for form in forms)
+            for forms in self.laws
+        )
 
     def stderr(self, seqs: int, budget: int) -> float:
         """Of the printed pool: fit, assumed k, and the floor to a block on both sides."""
-        return math.hypot(min(self._branches(seqs, budget))[1], self.unit / math.sqrt(6),
-                          self._room(budget) / math.sqrt(3))
+        return math.hypot(
+            min(self._branches(seqs, budget))[1],
+            self.unit / math.sqrt(6),
+            self._room(budget) / math.sqrt(3),
+        )
 
     def _room(self, budget) -> float:
         """What hidden states would take at ``budget`` where k is only assumed to be 0."""
@@ -62,10 +80,12 @@ class Pool:
 
     def _branches(self, seqs, budget, requests=0, quantile=0.0, form=5):
         room = self._room(budget) if quantile else 0.0
-        for run, kept in (((1.0, -budget, 0.0, 0.0, 0.0), 0.0),
-                          ((0.0, 0.0, 1.0, -min(seqs, budget), -budget), room)):
+        for run, kept in (
+            ((1.0, -budget, 0.0, 0.0, 0.0), 0.0),
+            ((0.0, 0.0, 1.0, -min(seqs, budget), -budget), room),
+        ):
             slope = np.zeros(len(self.values))
-            slope[:5], slope[form:form + 2] = run, (-requests, -requests * budget)
+            slope[:5], slope[form : form + 2] = run, (-requests, -requests * budget)
             error = math.sqrt(max(slope @ self.covariance @ slope, 0.0))
             yield float(slope @ self.values) - quantile * error - kept, error
 
@@ -76,8 +96,10 @@ class Pool:
 
     def request_bytes(self, budget: int) -> float:
         """Bytes of a full request in whole blocks, beside a budget of B."""
-        return self.bytes * max(min(self.values[form] + self.values[form + 1] * budget
-                                    for form in forms) for forms in self.laws)
+        return self.bytes * max(
+            min(self.values[form] + self.values[form + 1] * budget for form in forms)
+            for forms in self.laws
+        )
 
     def whole_tokens(self, seqs: int, budget: int) -> int | None:
         """KV cache tokens that vLLM will print; None where their number depends on more."""
@@ -99,8 +121,11 @@ def open_k(model: MemoryModel) -> tuple[float, int]:
 
     a2 was fitted with the k of the sampler's launches in it: only a budget above theirs adds.
     """
-    known_at = min(fitted.launch.max_num_batched_tokens for fitted in model.launches
-                   if fitted.branch == "sampler")
+    known_at = min(
+        fitted.launch.max_num_batched_tokens
+        for fitted in model.launches
+        if fitted.branch == "sampler"
+    )
     return (min(LARGEST_ASSUMED_K, model.k1.n) if model.k_source == "assumed 0" else 0.0), known_at
 
 

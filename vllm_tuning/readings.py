@@ -36,8 +36,9 @@ def rounding(values: np.ndarray) -> np.ndarray:
     return printed_half_widths(values) / ROOT3
 
 
-def corrections_to_pool(launches: list[Launch],
-                        notices: list[Notice]) -> tuple[np.ndarray, np.ndarray]:
+def corrections_to_pool(
+    launches: list[Launch], notices: list[Notice]
+) -> tuple[np.ndarray, np.ndarray]:
     """What must be added to each printed pool to compare it, and its standard error, bytes each.
 
     G, and N above its median where it differs by more than its rounding (another process).
@@ -64,18 +65,27 @@ def kv_per_token(launches: list[Launch], shape: Shape | None) -> tuple[UFloat, N
     if low > high:
         middle = (lows + highs) / 2
         weights = (highs - lows) ** -2
-        estimate = ufloat(np.average(middle, weights=weights),
-                          max(np.std(middle), (highs - lows).min() / 2 / ROOT3))
+        estimate = ufloat(
+            np.average(middle, weights=weights),
+            max(np.std(middle), (highs - lows).min() / 2 / ROOT3),
+        )
     else:
         estimate = ufloat((low + high) / 2, (high - low) / 2 / ROOT3)
-    notice = Notice("config_disagrees",
-                    f"config.json gives {known:,.0f} bytes of KV cache a token, the launches "
-                    f"{estimate.n:,.0f}: the launches are used.") if known else None
+    notice = (
+        Notice(
+            "config_disagrees",
+            f"config.json gives {known:,.0f} bytes of KV cache a token, the launches "
+            f"{estimate.n:,.0f}: the launches are used.",
+        )
+        if known
+        else None
+    )
     return estimate, notice
 
 
-def routes(launches: list[Launch], kappa: UFloat, block_size: int, corrections,
-           correction_errors) -> list[Route]:
+def routes(
+    launches: list[Launch], kappa: UFloat, block_size: int, corrections, correction_errors
+) -> list[Route]:
     """The readings of P and of the pool, those of them that the launches hold."""
     tokens = column(launches, "max_num_batched_tokens")
     seqs = np.nan_to_num(column(launches, "max_num_seqs"), nan=1.0)  # unknown is the same in all
@@ -86,8 +96,13 @@ def routes(launches: list[Launch], kappa: UFloat, block_size: int, corrections,
         which = np.isfinite(y)
         if not which.any():
             return None
-        readings = Readings(tokens[which], seqs[which], y[which],
-                            np.hypot(half_widths / ROOT3, errors)[which], 2 * half_widths[which])
+        readings = Readings(
+            tokens[which],
+            seqs[which],
+            y[which],
+            np.hypot(half_widths / ROOT3, errors)[which],
+            2 * half_widths[which],
+        )
         return Route(name, [launches[i] for i in np.flatnonzero(which)], readings, scale)
 
     by_peak = route("peak_activation", peak, printed_half_widths(peak), 0.0, exact(1))
@@ -96,8 +111,13 @@ def routes(launches: list[Launch], kappa: UFloat, block_size: int, corrections,
     half_block = block_size / 2
     if is_known(kappa) and np.isfinite(size).all() and half_block * kappa.n < coarsest:
         # a floor to whole blocks: the pool held half a block more on average
-        by_kv = route("kv_only", -(size + half_block + corrections / kappa.n),
-                      np.full(len(launches), half_block), correction_errors / kappa.n, kappa)
+        by_kv = route(
+            "kv_only",
+            -(size + half_block + corrections / kappa.n),
+            np.full(len(launches), half_block),
+            correction_errors / kappa.n,
+            kappa,
+        )
     else:
         by_kv = route("kv_only", -(kv + corrections), printed, correction_errors, exact(1))
     return [found for found in (by_peak, by_kv) if found]

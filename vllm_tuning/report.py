@@ -43,8 +43,9 @@ class Report:
     optimum: Optimum = field(repr=False)
 
 
-def write_report(launches, input_len, output_len, out_dir, config=None, name=None, metrics=(),
-                 bench=()) -> Report:
+def write_report(
+    launches, input_len, output_len, out_dir, config=None, name=None, metrics=(), bench=()
+) -> Report:
     """Write OUT/NAME.ipynb and OUT/NAME.html for the launches of one model.
 
     launches: a launches.csv, a folder of one, a carried set, a log, or a list of those that are one
@@ -53,12 +54,14 @@ def write_report(launches, input_len, output_len, out_dir, config=None, name=Non
     or the file's stem. Raises InputError for bad input, before a kernel starts, and where the
     notebook fails: it stays alone.
     """
-    return next(write_reports([launches], input_len, output_len, out_dir, config, name, metrics,
-                              bench))
+    return next(
+        write_reports([launches], input_len, output_len, out_dir, config, name, metrics, bench)
+    )
 
 
-def write_reports(models, input_len, output_len, out_dir, config=None, name=None, metrics=(),
-                  bench=()) -> Iterator[Report]:
+def write_reports(
+    models, input_len, output_len, out_dir, config=None, name=None, metrics=(), bench=()
+) -> Iterator[Report]:
     """``write_report`` for many, all read and fitted before one is run; an equal name gets -2.
 
     Each is yielded once it is written: both of its files, or none.
@@ -84,18 +87,31 @@ def write_reports(models, input_len, output_len, out_dir, config=None, name=None
         base = paths[0].parent.parent  # the kernel's folder: nothing shown depends on where it lies
         shown = [path.parent if path.name == "launches.csv" else path for path in paths]
         own = name or _own_name(sources, shown)
-        stem = next(stem for i in range(1, len(optima) + 1) if (
-            stem := own.replace(os.sep, "-") + f"-{i}" * (i > 1)).casefold() not in reports)
+        stem = next(
+            stem
+            for i in range(1, len(optima) + 1)
+            if (stem := own.replace(os.sep, "-") + f"-{i}" * (i > 1)).casefold() not in reports
+        )
         done = Report(Path(out_dir, f"{stem}.ipynb"), Path(out_dir, f"{stem}.html"), optimum)
         if folders := [path for path in (done.notebook, done.html) if path.is_dir()]:
             raise InputError(f"{folders[0]}: is a folder; the report needs this name")
         names = [os.path.relpath(path, base) for path in shown]
-        notebook = run_template(done.notebook, base, {
-            "launches": names if len(names) > 1 else names[0], "name": name or stem,
-            "input_len": input_len, "output_len": output_len,
-            "config": os.path.relpath(config, base) if config else "",
-            **{kind: [os.path.relpath(file, base) for file in files] for kind, files in
-               (("metrics", metrics), ("bench", bench)) if files}})
+        notebook = run_template(
+            done.notebook,
+            base,
+            {
+                "launches": names if len(names) > 1 else names[0],
+                "name": name or stem,
+                "input_len": input_len,
+                "output_len": output_len,
+                "config": os.path.relpath(config, base) if config else "",
+                **{
+                    kind: [os.path.relpath(file, base) for file in files]
+                    for kind, files in (("metrics", metrics), ("bench", bench))
+                    if files
+                },
+            },
+        )
         text = nbformat.writes(notebook) + "\n"
         page = to_page(notebook, stem)
         write_whole(done.notebook, text)
@@ -137,8 +153,13 @@ def run_template(out: Path, folder: Path, parameters: dict):
         raise InputError(f"{TEMPLATE.name} has no parameter {', '.join(sorted(unknown))}")
     live, failure = [nbformat.read(TEMPLATE, as_version=4)], ""
     with tempfile.TemporaryDirectory() as scratch:
-        env = {"IPYTHONDIR": scratch, "TMPDIR": scratch, "PYTHONSTARTUP": "", "PYTHONHASHSEED": "0",
-               "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}
+        env = {
+            "IPYTHONDIR": scratch,
+            "TMPDIR": scratch,
+            "PYTHONSTARTUP": "",
+            "PYTHONHASHSEED": "0",
+            "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path)),
+        }
 
         class OwnKernel(AsyncKernelManager):
             kernel_spec = KernelSpec(**get_kernel_dict(["--log-level=CRITICAL"]), env=env)
@@ -146,18 +167,31 @@ def run_template(out: Path, folder: Path, parameters: dict):
 
         try:
             papermill.execute_notebook(
-                str(TEMPLATE), None, parameters, cwd=str(folder), progress_bar=False,
-                record_timing=False, kernel_manager_class=OwnKernel, shutdown_kernel="immediate",
-                on_notebook_start=lambda notebook: live.append(notebook))
+                str(TEMPLATE),
+                None,
+                parameters,
+                cwd=str(folder),
+                progress_bar=False,
+                record_timing=False,
+                kernel_manager_class=OwnKernel,
+                shutdown_kernel="immediate",
+                on_notebook_start=lambda notebook: live.append(notebook),
+            )
         except Exception as error:
             kind = getattr(error, "ename", type(error).__name__)
             failure = " ".join(f"{kind}: {getattr(error, 'evalue', error)}".split())
             live[-1].cells.insert(0, nbformat.v4.new_markdown_cell(f"**Failed:** `{failure}`"))
     notebook = live[-1]
-    notebook.cells = [cell for cell in notebook.cells if failure or cell.get("outputs")
-                      or "if-any" not in cell.metadata.get("tags", [])]
-    notebook.metadata = {"kernelspec": notebook.metadata.kernelspec, "language_info": {
-        "name": "python"}, "papermill": {"parameters": parameters}}
+    notebook.cells = [
+        cell
+        for cell in notebook.cells
+        if failure or cell.get("outputs") or "if-any" not in cell.metadata.get("tags", [])
+    ]
+    notebook.metadata = {
+        "kernelspec": notebook.metadata.kernelspec,
+        "language_info": {"name": "python"},
+        "papermill": {"parameters": parameters},
+    }
     count = itertools.count(1)
     for i, cell in enumerate(notebook.cells):
         cell.id, cell.metadata = f"cell-{i}", {"tags": cell.metadata.get("tags", [])}
@@ -186,6 +220,7 @@ def to_page(notebook, title: str) -> str:
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
             cell.source = re.sub(r"\$\$(.+?)\$\$|\$(.+?)\$", typeset, cell.source, flags=re.DOTALL)
-    body, _ = HTMLExporter(template_name="basic", exclude_input=True, exclude_output_prompt=True,
-                           anchor_link_text="").from_notebook_node(notebook)
+    body, _ = HTMLExporter(
+        template_name="basic", exclude_input=True, exclude_output_prompt=True, anchor_link_text=""
+    ).from_notebook_node(notebook)
     return PAGE.format(title=escape(title), css=(HERE / "report.css").read_text("utf-8"), body=body)

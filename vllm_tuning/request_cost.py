@@ -27,11 +27,15 @@ LARGEST_WINDOW = 16384  # tokens; 128 to 8,192 are in use
 _ROOT3 = math.sqrt(3)
 
 
-_WORDS = {"fixed": "whatever its length", "per_token": "per token of its length",
-          "window": "for full windows", "per_windowed_token":
-          "more per token of mnbt, while that is shorter than the request",
-          "at_length": "for {:,} tokens", "below": "for {:,} tokens, at small mnbt",
-          "per_budget": "more per token of mnbt"}
+_WORDS = {
+    "fixed": "whatever its length",
+    "per_token": "per token of its length",
+    "window": "for full windows",
+    "per_windowed_token": "more per token of mnbt, while that is shorter than the request",
+    "at_length": "for {:,} tokens",
+    "below": "for {:,} tokens, at small mnbt",
+    "per_budget": "more per token of mnbt",
+}
 
 
 @dataclass(frozen=True)
@@ -50,9 +54,11 @@ class RequestCost:
 
     def to_dict(self) -> dict:
         """The plainest law, bytes."""
-        return {**{name: nominal(value) for name, value in self.laws[0].items()},
-                "stderr": {name: stderr(value) for name, value in self.laws[0].items()},
-                "lengths": list(self.lengths)}
+        return {
+            **{name: nominal(value) for name, value in self.laws[0].items()},
+            "stderr": {name: stderr(value) for name, value in self.laws[0].items()},
+            "lengths": list(self.lengths),
+        }
 
     block_bytes = 1  # the size of a block, and whether vLLM keeps one back, are within the error
     reserved = 0
@@ -60,7 +66,9 @@ class RequestCost:
     @property
     def in_words(self) -> list[tuple[UFloat, str]]:
         """Each term of the plainest law with what it is for."""
-        return [(value, _WORDS[name].format(self.lengths[0])) for name, value in self.laws[0].items()]
+        return [
+            (value, _WORDS[name].format(self.lengths[0])) for name, value in self.laws[0].items()
+        ]
 
     def forms(self, length: int) -> list[list[tuple[UFloat, UFloat]]]:
         """For each law the forms that a request of ``length`` tokens may take, and takes the least of.
@@ -92,9 +100,14 @@ class ConfiguredCost:
     def to_dict(self) -> dict:
         """a + b*L, bytes: ``fixed`` with full windows at B = 0, ``per_budget`` for each token of B."""
         at_none, per_budget = self._fixed
-        return {"per_token": self.cache.per_token, "fixed": at_none, "per_budget": per_budget,
-                "stderr": dict.fromkeys(("per_token", "fixed", "per_budget"), 0.0), "lengths": [],
-                "source": "config"}
+        return {
+            "per_token": self.cache.per_token,
+            "fixed": at_none,
+            "per_budget": per_budget,
+            "stderr": dict.fromkeys(("per_token", "fixed", "per_budget"), 0.0),
+            "lengths": [],
+            "source": "config",
+        }
 
     @property
     def _fixed(self) -> tuple[float, float]:
@@ -105,9 +118,15 @@ class ConfiguredCost:
     @property
     def in_words(self) -> list[tuple[UFloat, str]]:
         fixed, per_budget = self._fixed
-        return [(exact(value), _WORDS[name]) for name, value in (
-            ("per_token", self.cache.per_token), ("window" if per_budget else "fixed", fixed),
-            ("per_budget", per_budget)) if value]
+        return [
+            (exact(value), _WORDS[name])
+            for name, value in (
+                ("per_token", self.cache.per_token),
+                ("window" if per_budget else "fixed", fixed),
+                ("per_budget", per_budget),
+            )
+            if value
+        ]
 
     def forms(self, length: int) -> list[list[tuple[UFloat, UFloat]]]:
         """As of ``RequestCost``: never below vLLM's rule, above it by a block a group at most."""
@@ -115,8 +134,11 @@ class ConfiguredCost:
         return [forms, *(self.measured.forms(length) if self.measured else [])]
 
 
-def cost_of_request(launches: list[Launch], shape: Shape | None, block: int = 16,
-                    ) -> tuple[RequestCost | ConfiguredCost | None, Notice | None]:
+def cost_of_request(
+    launches: list[Launch],
+    shape: Shape | None,
+    block: int = 16,
+) -> tuple[RequestCost | ConfiguredCost | None, Notice | None]:
     """What a request costs: by the config where there is one, checked against what launches print.
 
     Else as the launches tell. Where they contradict the config by more than their printed units,
@@ -132,9 +154,13 @@ def cost_of_request(launches: list[Launch], shape: Shape | None, block: int = 16
             "config_disagrees",
             f"{launch.where}: the pool holds {printed:,.2f} requests of {launch.max_model_len:,} "
             f"tokens as printed, {(least + most) / 2:,.2f} by config.json: another model, or layers "
-            "added by a flag (speculative decoding). " + (
-                "The dearer of both costs is taken." if measured else
-                "So the config cannot tell the cost, and the launches do not either."))
+            "added by a flag (speculative decoding). "
+            + (
+                "The dearer of both costs is taken."
+                if measured
+                else "So the config cannot tell the cost, and the launches do not either."
+            ),
+        )
     return ConfiguredCost(shape.cache), None
 
 
@@ -169,11 +195,14 @@ def is_hybrid(launches: list[Launch], shape: Shape | None) -> bool:
     So says the log (``hybrid_kv``), a printed concurrency that does not agree with the tokens, or
     the config, unless the two agree: before 0.20.2 they do for plain layers only.
     """
-    both = [(launch, agrees(launch.max_concurrency, launch.kv_cache_tokens, launch.max_model_len))
-            for launch in launches
-            if launch.max_concurrency and launch.kv_cache_tokens and launch.max_model_len]
+    both = [
+        (launch, agrees(launch.max_concurrency, launch.kv_cache_tokens, launch.max_model_len))
+        for launch in launches
+        if launch.max_concurrency and launch.kv_cache_tokens and launch.max_model_len
+    ]
     if any("hybrid_kv" in launch.warnings for launch in launches) or not all(
-            plain for _, plain in both):
+        plain for _, plain in both
+    ):
         return True
     plain = any(() < release(launch.vllm_version) < (0, 20, 2) for launch, _ in both)
     return bool(shape and shape.hybrid) and not plain
@@ -185,8 +214,12 @@ def _concurrency(launch: Launch) -> tuple[float, float] | None:
     From 0.20.2 on the printed tokens are concurrency x max_model_len: the same figure, finer.
     """
     length, printed, tokens = (launch.max_model_len, launch.max_concurrency, launch.kv_cache_tokens)
-    if tokens and length and release(launch.vllm_version) >= (0, 20, 2) and (
-            not printed or abs(tokens / length - printed) <= 0.0051):
+    if (
+        tokens
+        and length
+        and release(launch.vllm_version) >= (0, 20, 2)
+        and (not printed or abs(tokens / length - printed) <= 0.0051)
+    ):
         return tokens / length, 0.5 / length
     return (printed, 0.005) if printed and length else None
 
@@ -202,27 +235,42 @@ def fit_request_cost(launches: list[Launch], block: int = 16) -> RequestCost | N
     that exceeds B by more than any window; or where B is nowhere below the length.
     """
     half_widths = printed_half_widths(column(launches, "kv_cache"))
-    known = [(launch, held, half / launch.kv_cache) for launch, half in zip(launches, half_widths)
-             if launch.kv_cache and launch.kv_cache > 0 and (held := _concurrency(launch))]
+    known = [
+        (launch, held, half / launch.kv_cache)
+        for launch, half in zip(launches, half_widths)
+        if launch.kv_cache and launch.kv_cache > 0 and (held := _concurrency(launch))
+    ]
     if not known:
         return None
     held, width = np.array([each for _, each, _ in known]).T
     cost = column([launch for launch, *_ in known], "kv_cache") / held
-    lengths, budgets = (column([launch for launch, *_ in known], name)
-                        for name in ("max_model_len", "max_num_batched_tokens"))
+    lengths, budgets = (
+        column([launch for launch, *_ in known], name)
+        for name in ("max_model_len", "max_num_batched_tokens")
+    )
     rounded = np.ceil(lengths / block) * block  # a request takes whole blocks, the pool holds such
     unit = cost * ([half for *_, half in known] + width / held + block / (held * rounded))
-    moved = [length for length in lengths if np.ptp(at := budgets[lengths == length]) > 0
-             and length >= min(lengths.max(), at.min() + LARGEST_WINDOW)]
+    moved = [
+        length
+        for length in lengths
+        if np.ptp(at := budgets[lengths == length]) > 0
+        and length >= min(lengths.max(), at.min() + LARGEST_WINDOW)
+    ]
     if not moved and np.any(budgets < lengths):
         return None
     launched = np.column_stack([lengths, budgets])
-    laws = [law for design in _designs(rounded, budgets, block)
-            if len(design) < max(2, _different(design if "window" in design else launched))
-            and (law := _fitted(design, cost, unit))
-            and _explains(law, lengths, budgets, block, cost, unit)]
-    return RequestCost(tuple(laws), tuple(sorted({int(each) for each in lengths})),
-                       block) if laws else None
+    laws = [
+        law
+        for design in _designs(rounded, budgets, block)
+        if len(design) < max(2, _different(design if "window" in design else launched))
+        and (law := _fitted(design, cost, unit))
+        and _explains(law, lengths, budgets, block, cost, unit)
+    ]
+    return (
+        RequestCost(tuple(laws), tuple(sorted({int(each) for each in lengths})), block)
+        if laws
+        else None
+    )
 
 
 def _different(rows) -> int:
@@ -248,8 +296,11 @@ def _designs(lengths, budgets, block):
             rest = {} if full.all() else {"at_length": 1 - full}
             yield {"below": full, "per_budget": full * budgets} | rest
         else:
-            yield {"per_token": lengths, "window": full,
-                   "per_windowed_token": np.where(full, budgets, lengths + block)}
+            yield {
+                "per_token": lengths,
+                "window": full,
+                "per_windowed_token": np.where(full, budgets, lengths + block),
+            }
 
 
 def _fitted(columns: dict, cost, unit) -> dict[str, UFloat] | None:
@@ -259,12 +310,18 @@ def _fitted(columns: dict, cost, unit) -> dict[str, UFloat] | None:
     except np.linalg.LinAlgError:
         return None
     scale_up = max(1.0, fit.chi2 / fit.dof) if fit.dof > 0 else 1.0
-    return dict(zip(columns, correlated_values(fit.params, fit.covariance * scale_up))
-                ) if min(fit.params) >= 0 else None
+    return (
+        dict(zip(columns, correlated_values(fit.params, fit.covariance * scale_up)))
+        if min(fit.params) >= 0
+        else None
+    )
 
 
 def _explains(law, lengths, budgets, block, cost, unit) -> bool:
-    predicted = [min((fixed + per_budget * budget).n
-                     for fixed, per_budget in _forms(law, int(length), block))
-                 for length, budget in zip(lengths, budgets)]
+    predicted = [
+        min(
+            (fixed + per_budget * budget).n for fixed, per_budget in _forms(law, int(length), block)
+        )
+        for length, budget in zip(lengths, budgets)
+    ]
     return bool(np.all(np.abs(cost - predicted) <= unit * (1 + 1e-6)))

@@ -34,8 +34,16 @@ def sources_of(text) -> list[str]:
 
 
 def _found(pattern) -> list[str]:
-    return next(filter(None, (sorted(glob.glob(str(folder / Path(pattern).expanduser())))
-                              for folder in (Path(), DATA.parent))), [])
+    return next(
+        filter(
+            None,
+            (
+                sorted(glob.glob(str(folder / Path(pattern).expanduser())))
+                for folder in (Path(), DATA.parent)
+            ),
+        ),
+        [],
+    )
 
 
 def read_source(source) -> list[Launch]:
@@ -67,6 +75,12 @@ def _is_log(source) -> bool:
 def _has_header(path: Path) -> bool:
     """Whether the first line that is no comment names columns of a launches.csv."""
     with path.open(encoding="utf-8-sig", errors="replace") as file:
-        first = next((line for line in iter(lambda: file.readline(4096), "")
-                      if line.strip() and not line.startswith("#")), "")
+        first = next(
+            (
+                line
+                for line in iter(lambda: file.readline(4096), "")
+                if line.strip() and not line.startswith("#")
+            ),
+            "",
+        )
     return any(cell.strip() in COLUMNS for cell in first.split(","))

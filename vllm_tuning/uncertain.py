@@ -4,7 +4,9 @@ import math
 
 from uncertainties import UFloat, ufloat
 
-NORMAL_95 = 1.6448536269514722  # quantile of the normal distribution: one-sided 95 %, two-sided 90 %
+NORMAL_95 = (
+    1.6448536269514722  # quantile of the normal distribution: one-sided 95 %, two-sided 90 %
+)
 UNKNOWN = ufloat(math.nan, math.nan)
 _ZERO = 0 * ufloat(1, 1)
 

@@ -12,8 +12,17 @@ GIB = 2**30
 LARGEST_COUNT = 10**15  # tokens or requests; whole numbers stay exact as floats
 
 _SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)([kmgtKMGT]?)\Z", re.ASCII)
-_SUFFIX = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12,
-           "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+_SUFFIX = {
+    "": 1,
+    "k": 10**3,
+    "m": 10**6,
+    "g": 10**9,
+    "t": 10**12,
+    "K": 2**10,
+    "M": 2**20,
+    "G": 2**30,
+    "T": 2**40,
+}
 
 
 class InputError(ValueError):
@@ -72,5 +81,5 @@ def printed_half_widths(values) -> np.ndarray:
         digits[digits > 2] = digits[known].max()
     elif known.any():
         digits[:] = digits[known].max()
-    half = np.where(digits > 10, 0.5, 0.5 * 10.0 ** -digits * GIB)
+    half = np.where(digits > 10, 0.5, 0.5 * 10.0**-digits * GIB)
     return np.where(known, half, np.nan)

@@ -9,10 +9,22 @@ from numbers import Integral
 
 from .units import LARGEST_COUNT, InputError
 
-PROMPT_COLUMNS = ("prompt_tokens", "prompt_len", "input_tokens", "input_len", "ContextTokens",
-                  "Request tokens")
-OUTPUT_COLUMNS = ("output_tokens", "output_len", "completion_tokens", "max_tokens",
-                  "GeneratedTokens", "Response tokens")
+PROMPT_COLUMNS = (
+    "prompt_tokens",
+    "prompt_len",
+    "input_tokens",
+    "input_len",
+    "ContextTokens",
+    "Request tokens",
+)
+OUTPUT_COLUMNS = (
+    "output_tokens",
+    "output_len",
+    "completion_tokens",
+    "max_tokens",
+    "GeneratedTokens",
+    "Response tokens",
+)
 
 
 @dataclass(frozen=True)
@@ -84,16 +96,22 @@ def read_lengths(path: str | os.PathLike) -> list[Workload]:
             file.seek(0)
             found = []
             for line, entry in _json_lines(file) if json_lines else _csv_lines(file):
-                found.append(Workload(_tokens(entry, PROMPT_COLUMNS, "prompt"),
-                                      _tokens(entry, OUTPUT_COLUMNS, "output")))
+                found.append(
+                    Workload(
+                        _tokens(entry, PROMPT_COLUMNS, "prompt"),
+                        _tokens(entry, OUTPUT_COLUMNS, "output"),
+                    )
+                )
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
     except (ValueError, csv.Error) as error:
         what = str(error) if isinstance(error, InputError) else f"neither CSV nor JSONL ({error})"
         raise InputError(f"{path}:{line}: {what}" if line else f"{path}: {what}") from None
     if not found:
-        raise InputError(f"{path}: no request; expected a CSV with a header, or JSONL, such as "
-                         '{"prompt_tokens": 1024, "output_tokens": 256}')
+        raise InputError(
+            f"{path}: no request; expected a CSV with a header, or JSONL, such as "
+            '{"prompt_tokens": 1024, "output_tokens": 256}'
+        )
     return found
 
 

@@ -20,10 +20,12 @@ from conftest import BROWSER, chromium  # noqa: E402
 from lab import jupyterlab, wait  # noqa: E402
 
 NAME, TURNS, LIMIT, CALLBACK = "llama-3-8b-2-layers", 15, 0.6, 0.120
-CELLS = [f"""
+CELLS = [
+    f"""
 from vllm_tuning.explorer import Explorer
 Explorer("{NAME}", 1024, 256)
-""", f"""
+""",
+    f"""
 import matplotlib.pyplot as plt
 from ipywidgets import interact, SelectionSlider
 from vllm_tuning import Workload, figures, find_optimum, model_of
@@ -36,7 +38,8 @@ def draw(input_len):
     figures.figure_2(model, optimum)
     figures.budget_bars(model, optimum)
     plt.show()
-"""]
+""",
+]
 MOVE = """
     const [place, key, done] = arguments;
     const areas = [...document.querySelectorAll(".jp-CodeCell")].map(
@@ -73,19 +76,24 @@ def in_browser() -> list[tuple[float, float]]:
     """(explorer, interact) milliseconds of each turn."""
     notebook = nbformat.v4.new_notebook(
         cells=[nbformat.v4.new_code_cell(cell.strip()) for cell in CELLS],
-        metadata={"kernelspec": {"name": "python3", "display_name": "Python 3"}})
+        metadata={"kernelspec": {"name": "python3", "display_name": "Python 3"}},
+    )
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
         for part in ("lab", "chromium", "given"):
             (Path(name) / part).mkdir()
         path = Path(name) / "given/both.ipynb"
         nbformat.write(notebook, path)
-        with chromium(Path(name) / "chromium") as browser, jupyterlab(
-                browser, Path(name) / "lab", path):
+        with (
+            chromium(Path(name) / "chromium") as browser,
+            jupyterlab(browser, Path(name) / "lab", path),
+        ):
             browser.set_script_timeout(60)
             wait(lambda: browser.execute_script(READY))
             keys = ["ArrowLeft", "ArrowRight"] * (TURNS // 2 + 1)
-            return [tuple(browser.execute_async_script(MOVE, place, key) for place in (0, 1))
-                    for key in keys][2:]
+            return [
+                tuple(browser.execute_async_script(MOVE, place, key) for place in (0, 1))
+                for key in keys
+            ][2:]
 
 
 def main() -> int:
@@ -96,8 +104,10 @@ def main() -> int:
         return int(alone > CALLBACK)
     turns = in_browser()
     ours, theirs = (statistics.median(side) for side in zip(*turns))
-    print(f"explorer: {ours:,.0f} ms from key to pixels, interact {theirs:,.0f} ms, "
-          f"ratio {ours / theirs:.2f} (limit {LIMIT})")
+    print(
+        f"explorer: {ours:,.0f} ms from key to pixels, interact {theirs:,.0f} ms, "
+        f"ratio {ours / theirs:.2f} (limit {LIMIT})"
+    )
     return int(alone > CALLBACK or ours / theirs > LIMIT)
 
 

@@ -12,10 +12,18 @@ if __name__ == "__main__":
     unit = 0.01 * 2**30
     law = dict(k1=150e3, a1=0, k2=3e6, a2=0, k=8192)
     peak = np.round(peak_activation(tokens, seqs, **law) / unit) * unit
-    readings = Readings(tokens, seqs, peak, np.full(10_000, unit / 2 / 3**0.5), np.full(10_000, unit))
+    readings = Readings(
+        tokens, seqs, peak, np.full(10_000, unit / 2 / 3**0.5), np.full(10_000, unit)
+    )
     requests = np.minimum(seqs, tokens)
     sampler = law["k2"] * requests + law["k"] * tokens > law["k1"] * tokens
-    design = np.column_stack([~sampler, ~sampler * tokens, sampler, sampler * requests,
-                              sampler * tokens]).astype(float)
-    compare("fit of 10,000 launches", lambda: fit_branches(readings),
-            lambda: np.linalg.lstsq(design, peak, rcond=None), limit=20, turns=41)
+    design = np.column_stack(
+        [~sampler, ~sampler * tokens, sampler, sampler * requests, sampler * tokens]
+    ).astype(float)
+    compare(
+        "fit of 10,000 launches",
+        lambda: fit_branches(readings),
+        lambda: np.linalg.lstsq(design, peak, rcond=None),
+        limit=20,
+        turns=41,
+    )

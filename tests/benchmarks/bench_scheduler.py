@@ -23,15 +23,22 @@ REAL = {"fixed": 168.3, "random": 168.3, "caching": 209.2, "tight": 290.6}  # ra
 
 def requests_of(lengths) -> list[Request]:
     """All prompts different."""
-    return [Request(f"r{i}", prompt, output, prompt=tuple(
-        1000 + (131 * i + 17 * j) % 30_000 for j in range(prompt)))
-        for i, (prompt, output) in enumerate(lengths)]
+    return [
+        Request(
+            f"r{i}",
+            prompt,
+            output,
+            prompt=tuple(1000 + (131 * i + 17 * j) % 30_000 for j in range(prompt)),
+        )
+        for i, (prompt, output) in enumerate(lengths)
+    ]
 
 
 def ours(config, requests, trace: bool) -> float:
     steps = simulate(config, requests).summary.n_steps
     return steps / statistics.median(
-        seconds(lambda: simulate(config, requests, trace=trace)) for _ in range(5))
+        seconds(lambda: simulate(config, requests, trace=trace)) for _ in range(5)
+    )
 
 
 def compare(name, config, requests, limits) -> list[str]:
@@ -42,8 +49,10 @@ def compare(name, config, requests, limits) -> list[str]:
     for trace, limit in limits.items():
         mine = ours(config, requests, trace)
         what = f"{name}, {'full' if trace else 'no'} trace"
-        print(f"{what}: {mine:,.0f} steps/s, vLLM {real:,.0f} ({source}), "
-              f"{mine / real:.0f} times as fast (at least {limit})")
+        print(
+            f"{what}: {mine:,.0f} steps/s, vLLM {real:,.0f} ({source}), "
+            f"{mine / real:.0f} times as fast (at least {limit})"
+        )
         slow += [what] if mine < limit * real else []
     return slow
 
@@ -51,8 +60,9 @@ def compare(name, config, requests, limits) -> list[str]:
 def peak_memory(count: int) -> int:
     """Bytes of a process that streams so many requests (Linux)."""
     code = f"import bench_scheduler as bench; bench.stream({count})"
-    done = subprocess.run([sys.executable, "-c", code], cwd=sys.path[0], check=True,
-                          capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=sys.path[0], check=True, capture_output=True, text=True
+    )
     return int(done.stdout) * 1024
 
 
@@ -63,15 +73,19 @@ def stream(count: int) -> None:
 
 if __name__ == "__main__":
     few, many = peak_memory(20_000), peak_memory(1_000_000)
-    print(f"a stream of 20,000 requests: {few / 2**20:.1f} MiB; of 1,000,000: {many / 2**20:.1f} "
-          f"MiB, ratio {many / few:.2f} (limit 1.1)")
+    print(
+        f"a stream of 20,000 requests: {few / 2**20:.1f} MiB; of 1,000,000: {many / 2**20:.1f} "
+        f"MiB, ratio {many / few:.2f} (limit 1.1)"
+    )
     slow = ["memory of a stream"] if many > 1.1 * few else []
     draw = random.Random(1)
     fixed = requests_of([(512, 512)] * 1000)
     mixed = requests_of([(draw.randint(1, 1023), draw.randint(1, 1023)) for _ in range(1000)])
-    slow += [*compare("fixed", AMPLE, fixed, {True: 10, False: 50}),
-             *compare("random", AMPLE, mixed, {True: 10, False: 50}),
-             *compare("caching", CACHING, fixed, {True: 5}),
-             *compare("tight", TIGHT, fixed, {True: 10})]
+    slow += [
+        *compare("fixed", AMPLE, fixed, {True: 10, False: 50}),
+        *compare("random", AMPLE, mixed, {True: 10, False: 50}),
+        *compare("caching", CACHING, fixed, {True: 5}),
+        *compare("tight", TIGHT, fixed, {True: 10}),
+    ]
     if slow:
         sys.exit(f"{', '.join(slow)}: outside the limit")

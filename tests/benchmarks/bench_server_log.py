@@ -31,9 +31,10 @@ def requests(size: int) -> bytes:
             f"{draw.random() * 9000:.1f} tokens/s, Avg generation throughput: {draw.random() * 3000:.1f} "
             f"tokens/s, Running: {draw.randrange(200)} reqs, Waiting: {draw.randrange(9)} reqs, GPU KV cache "
             f"usage: {draw.random() * 100:.1f}%, Prefix cache hit rate: {draw.random() * 100:.1f}%\n"
-            if second % 10 == 0 else
-            f"(APIServer pid=1) INFO:     10.0.{draw.randrange(256)}.{draw.randrange(256)}:"
-            f'{draw.randrange(65536)} - "POST /v1/chat/completions HTTP/1.1" 200 OK\n')
+            if second % 10 == 0
+            else f"(APIServer pid=1) INFO:     10.0.{draw.randrange(256)}.{draw.randrange(256)}:"
+            f'{draw.randrange(65536)} - "POST /v1/chat/completions HTTP/1.1" 200 OK\n'
+        )
         length += len(lines[-1])
     return "".join(lines).encode()
 
@@ -50,18 +51,25 @@ def write_log(path: str, size: int) -> None:
 
 def timed(command: list[str]) -> float:
     begin = time.perf_counter()
-    subprocess.run(command, check=True, stdout=subprocess.PIPE,  # to /dev/null grep stops at the first
-                   env={**os.environ, "LC_ALL": "C"})
+    subprocess.run(
+        command,
+        check=True,
+        stdout=subprocess.PIPE,  # to /dev/null grep stops at the first
+        env={**os.environ, "LC_ALL": "C"},
+    )
     return time.perf_counter() - begin
 
 
 def read_in_child(path: str) -> tuple[int, float, float]:
     """Launches, seconds and peak bytes of reading in a process of its own."""
-    code = ("import resource, sys, time; from vllm_tuning.server_log import read_log; t = time.perf_counter();"
-            "n = len(read_log(sys.argv[1])); t = time.perf_counter() - t;"
-            "print(n, t, 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)")
-    out = subprocess.run([sys.executable, "-c", code, path], check=True, capture_output=True, text=True,
-                         cwd=ROOT).stdout.split()
+    code = (
+        "import resource, sys, time; from vllm_tuning.server_log import read_log; t = time.perf_counter();"
+        "n = len(read_log(sys.argv[1])); t = time.perf_counter() - t;"
+        "print(n, t, 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+    )
+    out = subprocess.run(
+        [sys.executable, "-c", code, path], check=True, capture_output=True, text=True, cwd=ROOT
+    ).stdout.split()
     return int(out[0]), float(out[1]), float(out[2])
 
 
@@ -71,9 +79,14 @@ def main() -> int:
         path = os.path.join(folder, "server.log")
         write_log(path, size)
         timed([*GREP, path])  # both read from the page cache
-        grep, (launches, seconds, peak) = min(timed([*GREP, path]) for _ in range(3)), read_in_child(path)
-    print(f"{size >> 20} MiB: {launches} launches in {seconds:.2f} s, grep {grep:.2f} s: {seconds / grep:.1f} "
-          f"times (limit {LIMIT:g}); {peak / 1e6:.0f} MB (limit {MEMORY / 1e6:.0f})")
+        grep, (launches, seconds, peak) = (
+            min(timed([*GREP, path]) for _ in range(3)),
+            read_in_child(path),
+        )
+    print(
+        f"{size >> 20} MiB: {launches} launches in {seconds:.2f} s, grep {grep:.2f} s: {seconds / grep:.1f} "
+        f"times (limit {LIMIT:g}); {peak / 1e6:.0f} MB (limit {MEMORY / 1e6:.0f})"
+    )
     return int(seconds / grep > LIMIT or peak > MEMORY or launches != 3)
 
 

@@ -18,8 +18,10 @@ def compare(name, ours, yardstick, limit, turns) -> None:
     pairs = [(seconds(ours), seconds(yardstick)) for _ in range(turns)]
     mine, theirs = (statistics.median(side) for side in zip(*pairs))
     ratio = statistics.median(a / b for a, b in pairs)
-    print(f"{name}: {mine * 1e3:,.1f} ms, yardstick {theirs * 1e3:,.1f} ms, "
-          f"ratio {ratio:.2f} (limit {limit})")
+    print(
+        f"{name}: {mine * 1e3:,.1f} ms, yardstick {theirs * 1e3:,.1f} ms, "
+        f"ratio {ratio:.2f} (limit {limit})"
+    )
     if ratio > limit:
         sys.exit(f"{name}: above the limit")
 

@@ -45,12 +45,15 @@ class Device:
     def answer_for(self, accelerator):
         """Let torch.accelerator tell this device's memory."""
         accelerator.memory_stats = lambda device=None: {
-            "allocated_bytes.all.current": self.allocated, "allocated_bytes.all.peak": self.peak}
+            "allocated_bytes.all.current": self.allocated,
+            "allocated_bytes.all.peak": self.peak,
+        }
         accelerator.memory_reserved = lambda device=None: self.allocated
         accelerator.memory_allocated = lambda device=None: self.allocated
         accelerator.get_memory_info = lambda device=None: (self.free, self.total)
         accelerator.reset_peak_memory_stats = lambda device=None: setattr(
-            self, "peak", self.allocated)
+            self, "peak", self.allocated
+        )
         accelerator.empty_cache = accelerator.synchronize = lambda *args: None
 
 
@@ -100,7 +103,10 @@ def _use(device):
 
     worker, gpu = cpu_worker.CPUWorker, gpu_worker.Worker
     init_device, load_model, profile_run = (
-        worker.init_device, worker.load_model, CPUModelRunner.profile_run)
+        worker.init_device,
+        worker.load_model,
+        CPUModelRunner.profile_run,
+    )
     node_info = cpu_worker.get_memory_node_info
 
     def of_the_device(*args):
@@ -123,7 +129,9 @@ def _use(device):
         device.take(self.model_runner.model_memory_usage)
         init_logger("vllm.v1.worker.gpu_model_runner").info(
             "Model loading took %s GiB memory and %.6f seconds",
-            format_gib(self.model_runner.model_memory_usage), time.perf_counter() - start)
+            format_gib(self.model_runner.model_memory_usage),
+            time.perf_counter() - start,
+        )
 
     def counted(self, *args, **kwargs):
         with Counter(device):

@@ -29,17 +29,29 @@ run_main(SweepServeArgs.from_cli_args(parser.parse_args([
 
 
 def by_vllm(code, *args):
-    done = subprocess.run([VENV / "bin/python", "-c", code, *map(str, args)], capture_output=True,
-                          text=True)
+    done = subprocess.run(
+        [VENV / "bin/python", "-c", code, *map(str, args)], capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
 
 
 @pytest.fixture
 def sweep(tmp_path):
-    done = CliRunner().invoke(main, [
-        "recommend", "llama-3-8b-2-layers", "--input-len", "1024", "--output-len", "256", "--json",
-        "--sweep", str(tmp_path / "sweep.json")])
+    done = CliRunner().invoke(
+        main,
+        [
+            "recommend",
+            "llama-3-8b-2-layers",
+            "--input-len",
+            "1024",
+            "--output-len",
+            "256",
+            "--json",
+            "--sweep",
+            str(tmp_path / "sweep.json"),
+        ],
+    )
     return tmp_path / "sweep.json", json.loads(done.stdout)["recommended"]
 
 
@@ -47,14 +59,26 @@ def test_vllm_reads_the_sweep_file_and_serves_with_its_flags(sweep):
     file, best = sweep
     points = json.loads(by_vllm(READ, file).splitlines()[-1])
     assert len(dict(points)) == len(points) > 2
-    assert points[0] == ["recommended", [
-        "vllm", "serve", "M", "--max-num-seqs", str(best["max_num_seqs"]),
-        "--max-num-batched-tokens", str(best["max_num_batched_tokens"])]]
+    assert points[0] == [
+        "recommended",
+        [
+            "vllm",
+            "serve",
+            "M",
+            "--max-num-seqs",
+            str(best["max_num_seqs"]),
+            "--max-num-batched-tokens",
+            str(best["max_num_batched_tokens"]),
+        ],
+    ]
 
 
 def test_vllm_bench_sweep_takes_it_in_a_dry_run(sweep, tmp_path):
     file, _ = sweep
-    commands = [line for line in by_vllm(DRY_RUN, file, tmp_path).splitlines()
-                if line.startswith("Server command:")]
+    commands = [
+        line
+        for line in by_vllm(DRY_RUN, file, tmp_path).splitlines()
+        if line.startswith("Server command:")
+    ]
     assert len(commands) == len(json.loads(file.read_text()))
     assert all("--max-num-seqs" in line and "--max-num-batched-tokens" in line for line in commands)

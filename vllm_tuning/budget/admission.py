@@ -11,14 +11,15 @@ from ..kv_cache import CacheLayout
 from ..units import InputError
 from ..workload import Workload, largest
 
-MARGIN = 0.85   # of pool / p95: 449k / 2,400 = 187, so about 160
+MARGIN = 0.85  # of pool / p95: 449k / 2,400 = 187, so about 160
 _LARGEST = 2**21  # blocks in the distribution of a sum; beyond it blocks are counted in bundles
-_MOST = 2**14     # requests at once
+_MOST = 2**14  # requests at once
 _LONGEST = 2**24  # tokens of a request
 
 
-def seqs_by_length(cache: CacheLayout, blocks: int, length: int, budget: int,
-                   margin: float = MARGIN) -> int:
+def seqs_by_length(
+    cache: CacheLayout, blocks: int, length: int, budget: int, margin: float = MARGIN
+) -> int:
     """mns = pool / length * margin, in whole blocks, one block kept back; ``length`` the 95th
     percentile of finished requests, or that of all with a margin of 1."""
     return math.floor(max(0, blocks - 1) / cache.request_blocks(length, budget) * margin)
@@ -45,8 +46,10 @@ class RunningRequest:
         if not len(inputs) or inputs.min() < 0 or outputs.min() < 1:
             raise InputError("lengths: needs requests with an output of 1 token or more")
         if (inputs + outputs).max() > _LONGEST:
-            raise InputError(f"lengths: a request of {(inputs + outputs).max():,} tokens; expected "
-                             f"at most {_LONGEST:,}")
+            raise InputError(
+                f"lengths: a request of {(inputs + outputs).max():,} tokens; expected "
+                f"at most {_LONGEST:,}"
+            )
         steps = np.zeros((inputs + outputs).max() + 2)
         np.add.at(steps, inputs + 1, 1)
         np.add.at(steps, inputs + outputs + 1, -1)
@@ -61,7 +64,9 @@ class RunningRequest:
 
     def near(self, blocks: int, risk: float) -> int:
         """About the count that outgrows so many blocks with this risk: mean + z sd = blocks."""
-        spread = math.sqrt(max(0.0, self.weights @ np.arange(len(self.weights))**2 - self.mean**2))
+        spread = math.sqrt(
+            max(0.0, self.weights @ np.arange(len(self.weights)) ** 2 - self.mean**2)
+        )
         half = NormalDist().inv_cdf(1 - risk) * spread / (2 * self.mean)
         root = math.sqrt(half**2 + max(0, blocks) / self.mean) - half
         return min(_MOST, int(root**2))
@@ -78,7 +83,7 @@ class RunningRequest:
         one = np.bincount(-(-np.arange(len(self.weights)) // bundle), self.weights)
         size = 1 << (seqs * (len(one) - 1)).bit_length()
         total = np.fft.irfft(np.fft.rfft(one, size) ** seqs, size)
-        return float(np.clip(1 - total[:blocks // bundle + 1].sum(), 0.0, 1.0))
+        return float(np.clip(1 - total[: blocks // bundle + 1].sum(), 0.0, 1.0))
 
 
 def seqs_for_risk(request: RunningRequest, blocks: int, risk: float) -> Risk:
@@ -115,8 +120,11 @@ def lengths_from_histograms(prompt, generation) -> list[Workload]:
         if mean is not None and counts[-1] > 0:
             bounds[-1] += max(0.0, (mean - bounds @ counts) / counts[-1])
         width = (bounds - lows) @ counts
-        share = 1.0 if mean is None or not width else float(np.clip(
-            (mean - lows @ counts) / width, 0, 1))
+        share = (
+            1.0
+            if mean is None or not width
+            else float(np.clip((mean - lows @ counts) / width, 0, 1))
+        )
         places = np.searchsorted(held / held[-1], (np.arange(100) + 0.5) / 100)
         lengths = np.ceil((lows + share * (bounds - lows))[places] - 1e-6)
         found.append(np.maximum(1, lengths).astype(int))

@@ -16,7 +16,7 @@ from ..optimum import default_flags
 from ..units import GIB, InputError
 from ..workload import Workload, at_percentile, largest
 
-RISK = 0.01        # of preemption at a moment, where lengths are known
+RISK = 0.01  # of preemption at a moment, where lengths are known
 SMALLEST_BUDGET = 2048  # tokens of a step, vLLM's default on a small GPU
 
 
@@ -42,28 +42,39 @@ class Capacity:
         return None if self.pool is None else self.cache.blocks(self.pool.value)
 
     def tokens(self, pool: float, cache: CacheLayout | None = None) -> int:
-        """"GPU KV cache size" of a pool of so many bytes, here or in another layout."""
+        """ "GPU KV cache size" of a pool of so many bytes, here or in another layout."""
         cache = cache or self.cache
-        return cache.printed_tokens(cache.blocks(pool), self.max_model_len,
-                                    self.max_num_batched_tokens, self.vllm_version)
+        return cache.printed_tokens(
+            cache.blocks(pool), self.max_model_len, self.max_num_batched_tokens, self.vllm_version
+        )
 
     @property
     def contradicted(self) -> bool:
         """Whether the launch printed other tokens than its pool holds by this config and flags."""
         return bool(self.printed_tokens and self.pool) and not math.isclose(
-            self.tokens(self.pool.value), self.printed_tokens, rel_tol=0.01)
+            self.tokens(self.pool.value), self.printed_tokens, rel_tol=0.01
+        )
 
     @property
     def max_concurrency(self) -> float | None:
-        """"Maximum concurrency": requests of max_model_len tokens."""
-        return None if self.pool is None else self.cache.concurrency(
-            self.blocks, self.max_model_len, self.max_num_batched_tokens)
+        """ "Maximum concurrency": requests of max_model_len tokens."""
+        return (
+            None
+            if self.pool is None
+            else self.cache.concurrency(
+                self.blocks, self.max_model_len, self.max_num_batched_tokens
+            )
+        )
 
     @property
     def longest_request(self) -> int:
         """The largest max_model_len that vLLM starts with: one such request fits the pool."""
-        return largest(lambda length: self.cache.request_blocks(
-            length, self.max_num_batched_tokens) <= self.blocks, self.max_model_len)
+        return largest(
+            lambda length: (
+                self.cache.request_blocks(length, self.max_num_batched_tokens) <= self.blocks
+            ),
+            self.max_model_len,
+        )
 
     @property
     def request(self) -> Workload | None:
@@ -77,9 +88,13 @@ class Capacity:
 
     def max_num_seqs(self, pool: float) -> int | None:
         """mns for the shape of the requests in a pool of so many bytes."""
-        return self.request and seqs_by_length(self.cache, self.cache.blocks(pool),
-                                               self.request.length, self.max_num_batched_tokens,
-                                               self.margin)
+        return self.request and seqs_by_length(
+            self.cache,
+            self.cache.blocks(pool),
+            self.request.length,
+            self.max_num_batched_tokens,
+            self.margin,
+        )
 
     def to_dict(self) -> dict:
         """JSON of ``budget``: bytes, tokens, GiB where the name says so, null = unknown."""
@@ -88,8 +103,10 @@ class Capacity:
         return {
             "model": str(self.config.get("model_type") or "") or None,
             "kv_bytes_per_token": self.cache.kv_bytes_per_token,
-            "kv_bytes_per_request": {"fixed": self.cache.fixed(self.max_num_batched_tokens),
-                                     "per_token": self.cache.per_token},
+            "kv_bytes_per_request": {
+                "fixed": self.cache.fixed(self.max_num_batched_tokens),
+                "per_token": self.cache.per_token,
+            },
             "block_size": self.cache.block_size,
             "block_bytes": self.cache.block_bytes,
             "max_model_len": self.max_model_len,
@@ -108,20 +125,35 @@ class Capacity:
             "pool_tokens_printed": self.printed_tokens,
             "max_concurrency": self.max_concurrency,
             "max_num_seqs": pool and self.max_num_seqs(pool.value),
-            "max_num_seqs_at_risk": self.risk and {
-                "max_num_seqs": self.risk.max_num_seqs, "risk": RISK,
-                "probability": self.risk.probability},
+            "max_num_seqs_at_risk": self.risk
+            and {
+                "max_num_seqs": self.risk.max_num_seqs,
+                "risk": RISK,
+                "probability": self.risk.probability,
+            },
         }
 
 
-def capacity(path, *, gpu: str | None = None, gpu_memory: float | None = None,
-             utilization: float | None = None, max_model_len: int | None = None,
-             max_num_seqs: int | None = None, max_num_batched_tokens: int | None = None,
-             kv_cache_dtype: str | None = None, tensor_parallel_size: int | None = None,
-             pipeline_parallel_size: int | None = None, decode_context_parallel_size: int = 1,
-             block_size: int | None = None, vllm_version: str | None = None,
-             weights: float | None = None, kv_cache: float | None = None,
-             lengths: tuple[Workload, ...] = (), launch: Launch | None = None) -> Capacity:
+def capacity(
+    path,
+    *,
+    gpu: str | None = None,
+    gpu_memory: float | None = None,
+    utilization: float | None = None,
+    max_model_len: int | None = None,
+    max_num_seqs: int | None = None,
+    max_num_batched_tokens: int | None = None,
+    kv_cache_dtype: str | None = None,
+    tensor_parallel_size: int | None = None,
+    pipeline_parallel_size: int | None = None,
+    decode_context_parallel_size: int = 1,
+    block_size: int | None = None,
+    vllm_version: str | None = None,
+    weights: float | None = None,
+    kv_cache: float | None = None,
+    lengths: tuple[Workload, ...] = (),
+    launch: Launch | None = None,
+) -> Capacity:
     """What a model's config.json and a GPU tell; memory in bytes. Flags that are not given are
     those of the launch, else vLLM's defaults; its figures are taken where the flags do not move
     them. Raises InputError."""
@@ -129,73 +161,140 @@ def capacity(path, *, gpu: str | None = None, gpu_memory: float | None = None,
     given = launch or Launch()
     version = vllm_version or given.vllm_version
     if vllm_version and not release(vllm_version):
-        raise InputError(f"vllm_version {vllm_version[:40]!r} is no release; expected one such as "
-                         "0.19.0")
+        raise InputError(
+            f"vllm_version {vllm_version[:40]!r} is no release; expected one such as 0.19.0"
+        )
     card = gpu and gpu_named(gpu, "total_memory")
     if utilization is not None and not (isinstance(utilization, Real) and 0 < utilization <= 1):
         raise InputError(f"utilization is {utilization}; expected a number above 0, at most 1")
-    for name, value in (("max_model_len", max_model_len), ("max_num_seqs", max_num_seqs),
-                        ("max_num_batched_tokens", max_num_batched_tokens)):
-        if value is not None and not (isinstance(value, Integral)
-                                      and 1 <= value <= LARGEST_FIGURE):
-            raise InputError(f"{name} is {value}; expected a whole number from 1 to "
-                             f"{LARGEST_FIGURE:,}")
-    split = [_split(given, name, asked) for name, asked in (
-        ("tensor_parallel_size", tensor_parallel_size),
-        ("pipeline_parallel_size", pipeline_parallel_size))]
+    for name, value in (
+        ("max_model_len", max_model_len),
+        ("max_num_seqs", max_num_seqs),
+        ("max_num_batched_tokens", max_num_batched_tokens),
+    ):
+        if value is not None and not (isinstance(value, Integral) and 1 <= value <= LARGEST_FIGURE):
+            raise InputError(
+                f"{name} is {value}; expected a whole number from 1 to {LARGEST_FIGURE:,}"
+            )
+    split = [
+        _split(given, name, asked)
+        for name, asked in (
+            ("tensor_parallel_size", tensor_parallel_size),
+            ("pipeline_parallel_size", pipeline_parallel_size),
+        )
+    ]
     if max_num_seqs and max_num_batched_tokens and max_num_batched_tokens < max_num_seqs:
-        raise InputError(f"max_num_batched_tokens {max_num_batched_tokens:,} is below max_num_seqs "
-                         f"{max_num_seqs:,}; vLLM refuses that")
+        raise InputError(
+            f"max_num_batched_tokens {max_num_batched_tokens:,} is below max_num_seqs "
+            f"{max_num_seqs:,}; vLLM refuses that"
+        )
     total = gpu_memory or card and GPUS[card].total_memory or given.total_memory
-    seqs, tokens = default_flags(total) if total and not (
-        card and card.startswith(SMALL_DEFAULTS)) else (256, SMALLEST_BUDGET)
-    tokens = max_num_batched_tokens or given.max_num_batched_tokens or max(tokens,
-                                                                           max_num_seqs or 0)
+    seqs, tokens = (
+        default_flags(total)
+        if total and not (card and card.startswith(SMALL_DEFAULTS))
+        else (256, SMALLEST_BUDGET)
+    )
+    tokens = (
+        max_num_batched_tokens or given.max_num_batched_tokens or max(tokens, max_num_seqs or 0)
+    )
     seqs = max_num_seqs or given.max_num_seqs or min(seqs, tokens)
-    longest = max_model_len or given.max_model_len or config.optional(
-        "max_position_embeddings") or max((each.length for each in lengths), default=tokens)
+    longest = (
+        max_model_len
+        or given.max_model_len
+        or config.optional("max_position_embeddings")
+        or max((each.length for each in lengths), default=tokens)
+    )
     if (too_long := max((each.length for each in lengths), default=0)) > longest:
-        raise InputError(f"a request of {too_long:,} tokens is longer than max_model_len "
-                         f"{longest:,}")
+        raise InputError(
+            f"a request of {too_long:,} tokens is longer than max_model_len {longest:,}"
+        )
     dtype = kv_cache_dtype or given.kv_cache_dtype
-    cache, fp8 = (cache_layout(config, *split, each, block_size or given.block_size or 16,
-                               decode_context_parallel_size)
-                  for each in (dtype, "fp8"))
-    utilization = utilization or given.gpu_memory_utilization or (
-        0.9 if () < release(version) <= (0, 20, 1) else 0.92)
-    printed = _unmoved(given, weights, total_memory=total, gpu_memory_utilization=utilization,
-                       vllm_version=version, max_num_seqs=seqs, max_num_batched_tokens=tokens,
-                       max_model_len=longest, kv_cache_dtype=dtype)
-    budget = memory_budget(config, Server(
-        total_memory=total, max_num_seqs=seqs, max_num_batched_tokens=tokens,
-        gpu_memory_utilization=utilization, tensor_parallel_size=split[0],
-        pipeline_parallel_size=split[1], vllm_version=version,
-        weights=weights or indexed_weights(config, math.prod(split))),
-        printed if launch else None) if total and kv_cache is None else None
-    pool = (Part("pool", kv_cache, "given") if kv_cache is not None else
-            budget.pool if budget else None if printed.kv_cache is None else
-            Part("pool", printed.kv_cache, "measured"))
-    found = Capacity(config, cache, fp8, longest, seqs, tokens, version, budget, pool,
-                     tuple(lengths), printed.kv_cache_tokens if kv_cache is None else None)
+    cache, fp8 = (
+        cache_layout(
+            config, *split, each, block_size or given.block_size or 16, decode_context_parallel_size
+        )
+        for each in (dtype, "fp8")
+    )
+    utilization = (
+        utilization
+        or given.gpu_memory_utilization
+        or (0.9 if () < release(version) <= (0, 20, 1) else 0.92)
+    )
+    printed = _unmoved(
+        given,
+        weights,
+        total_memory=total,
+        gpu_memory_utilization=utilization,
+        vllm_version=version,
+        max_num_seqs=seqs,
+        max_num_batched_tokens=tokens,
+        max_model_len=longest,
+        kv_cache_dtype=dtype,
+    )
+    budget = (
+        memory_budget(
+            config,
+            Server(
+                total_memory=total,
+                max_num_seqs=seqs,
+                max_num_batched_tokens=tokens,
+                gpu_memory_utilization=utilization,
+                tensor_parallel_size=split[0],
+                pipeline_parallel_size=split[1],
+                vllm_version=version,
+                weights=weights or indexed_weights(config, math.prod(split)),
+            ),
+            printed if launch else None,
+        )
+        if total and kv_cache is None
+        else None
+    )
+    pool = (
+        Part("pool", kv_cache, "given")
+        if kv_cache is not None
+        else budget.pool
+        if budget
+        else None
+        if printed.kv_cache is None
+        else Part("pool", printed.kv_cache, "measured")
+    )
+    found = Capacity(
+        config,
+        cache,
+        fp8,
+        longest,
+        seqs,
+        tokens,
+        version,
+        budget,
+        pool,
+        tuple(lengths),
+        printed.kv_cache_tokens if kv_cache is None else None,
+    )
     if pool is None or len(lengths) < 2:
         return found
-    running = RunningRequest(cache, [each.input_len for each in lengths],
-                             [each.output_len for each in lengths], tokens)
+    running = RunningRequest(
+        cache, [each.input_len for each in lengths], [each.output_len for each in lengths], tokens
+    )
     return replace(found, risk=seqs_for_risk(running, found.blocks, RISK))
 
 
 def _split(launch: Launch, name: str, asked: int | None) -> int:
     own = getattr(launch, name)
     if asked and own and asked != own:
-        raise InputError(f"{name} is {asked}, but {own} in the launch: its figures are those of "
-                         "another split")
+        raise InputError(
+            f"{name} is {asked}, but {own} in the launch: its figures are those of another split"
+        )
     return asked or own or 1
 
 
 def _unmoved(launch: Launch, weights: float | None, **flags) -> Launch:
     """The launch less the figures that flags other than its own would move."""
-    moved = {name for name, value in flags.items()
-             if getattr(launch, name) is not None and getattr(launch, name) != value}
+    moved = {
+        name
+        for name, value in flags.items()
+        if getattr(launch, name) is not None and getattr(launch, name) != value
+    }
     gone = {"kv_cache_tokens"} if moved or weights else set()
     if moved - {"max_model_len", "kv_cache_dtype"} or weights:
         gone.add("kv_cache")
@@ -212,8 +311,12 @@ def launch_to_measure(sources) -> Launch:
     """The launch whose parts are taken: the last that is up. Raises InputError where none is."""
     from ..sources import read_source
 
-    up = [launch for source in sources for launch in read_source(source)
-          if launch.status == "ok" and launch.kv_cache is not None]
+    up = [
+        launch
+        for source in sources
+        for launch in read_source(source)
+        if launch.status == "ok" and launch.kv_cache is not None
+    ]
     if not up:
         raise InputError(f"{Path(sources[0])}: no launch that is up and prints its pool")
     return up[-1]

@@ -16,20 +16,23 @@ from ..model_config import ModelConfig
 from .quantized import quantization, weight_bytes
 from ..units import GIB
 
-K1_PER_WIDTH = 6.64    # bytes per token, per element of the widest MLP + the hidden state
-K2_SORT = 40.1         # bytes per request and vocabulary entry, to 0.16, from 128 requests on
-K2_SORT_FEW = 52.5     # the same below 128 requests
-K2_TRITON = 14.94      # from 0.17 on
-PEAK_SPREAD = 0.058    # of the peak
+K1_PER_WIDTH = 6.64  # bytes per token, per element of the widest MLP + the hidden state
+K2_SORT = 40.1  # bytes per request and vocabulary entry, to 0.16, from 128 requests on
+K2_SORT_FEW = 52.5  # the same below 128 requests
+K2_TRITON = 14.94  # from 0.17 on
+PEAK_SPREAD = 0.058  # of the peak
 NON_TORCH = {  # GiB, spread: several GPUs (NCCL), one, and one before 0.17
-    "several": (2.12, 0.030), "one": (0.26, 0.122), "old": (0.07, 0.012)}
+    "several": (2.12, 0.030),
+    "one": (0.26, 0.122),
+    "old": (0.07, 0.012),
+}
 REST = (0.037, 0.021)  # GiB, spread: rotary tables, norms, padding that the matrices leave out
-TOWER = (1.75, 0.70)   # GiB, spread: a vision tower and its projection, of two models
+TOWER = (1.75, 0.70)  # GiB, spread: a vision tower and its projection, of two models
 
 # Not of the fit, whose launches end with 0.19: assumed
 NEW_PEAK_SPREAD = 0.20  # of the peak from 0.20 on and where the release is unknown: other samplers
 QUANTIZED_SPREAD = 0.05  # of quantized weights: which layers are left out, and how they are packed
-GRAPHS = (0.6, 0.4)     # GiB set aside for CUDA graphs from 0.20.2 on: 0.1 to 1.4 in ten logs
+GRAPHS = (0.6, 0.4)  # GiB set aside for CUDA graphs from 0.20.2 on: 0.1 to 1.4 in ten logs
 
 
 @dataclass(frozen=True)
@@ -69,14 +72,17 @@ def weights(config: ModelConfig, server: Server) -> Estimate:
     matrices = weight_bytes(config, server.tensor_parallel_size, server.pipeline_parallel_size)
     beside = [REST, TOWER] if config.multimodal else [REST]
     unsure = QUANTIZED_SPREAD * matrices / GIB if quantization(config) else 0.0
-    return Estimate(matrices + GIB * sum(size for size, _ in beside),
-                    GIB * math.hypot(unsure, *(spread for _, spread in beside)))
+    return Estimate(
+        matrices + GIB * sum(size for size, _ in beside),
+        GIB * math.hypot(unsure, *(spread for _, spread in beside)),
+    )
 
 
 def non_torch(server: Server) -> Estimate:
     """N: CUDA context, NCCL."""
-    size, spread = NON_TORCH["several" if server.tensor_parallel_size > 1 else
-                             "old" if server.old else "one"]
+    size, spread = NON_TORCH[
+        "several" if server.tensor_parallel_size > 1 else "old" if server.old else "one"
+    ]
     return Estimate(size * GIB, spread * GIB)
 
 
@@ -85,15 +91,19 @@ def profile_slopes(config: ModelConfig, server: Server) -> tuple[float, float, f
     stays while the sampler runs, so it is in K1 and in k."""
     hidden, vocabulary = config.count("hidden_size"), config.count("vocab_size")
     kept = expert_workspace(config, server) / server.max_num_batched_tokens
-    return (K1_PER_WIDTH * widest(config) + kept, sampler_bytes(server) * vocabulary,
-            hidden_state_bytes(hidden, config.element_bytes) + kept)
+    return (
+        K1_PER_WIDTH * widest(config) + kept,
+        sampler_bytes(server) * vocabulary,
+        hidden_state_bytes(hidden, config.element_bytes) + kept,
+    )
 
 
 def activation(config: ModelConfig, server: Server) -> Estimate:
     """P(B, C) of ``branches.peak_activation`` without intercepts, by ``profile_slopes``."""
     k1, k2, k = profile_slopes(config, server)
-    peak = float(peak_activation(server.max_num_batched_tokens, server.max_num_seqs, k1, 0.0, k2,
-                                 0.0, k))
+    peak = float(
+        peak_activation(server.max_num_batched_tokens, server.max_num_seqs, k1, 0.0, k2, 0.0, k)
+    )
     newer = release(server.vllm_version) >= (0, 20) or not release(server.vllm_version)
     return Estimate(peak, (NEW_PEAK_SPREAD if newer else PEAK_SPREAD) * peak)
 
@@ -101,8 +111,12 @@ def activation(config: ModelConfig, server: Server) -> Estimate:
 def widest(config: ModelConfig) -> int:
     """Elements of a token in the widest layer: the MLP's (0 with experts) and the hidden state."""
     hidden = config.count("hidden_size")
-    return hidden if chosen_experts(config) else hidden + (
-        config.optional("intermediate_size") or config.optional("ffn_dim") or 4 * hidden)
+    return (
+        hidden
+        if chosen_experts(config)
+        else hidden
+        + (config.optional("intermediate_size") or config.optional("ffn_dim") or 4 * hidden)
+    )
 
 
 def sampler_bytes(server: Server) -> float:
@@ -114,8 +128,10 @@ def sampler_bytes(server: Server) -> float:
 
 def chosen_experts(config: ModelConfig) -> int:
     """Experts that each token passes; 0 where there are none."""
-    return next((n for name in ("num_experts_per_tok", "top_k_experts")
-                 if (n := config.optional(name, 0))), 0)
+    return next(
+        (n for name in ("num_experts_per_tok", "top_k_experts") if (n := config.optional(name, 0))),
+        0,
+    )
 
 
 def expert_workspace(config: ModelConfig, server: Server) -> float:

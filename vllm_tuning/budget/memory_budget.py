@@ -36,8 +36,12 @@ class Part:
         return self.value + NORMAL_95 * self.spread
 
     def to_dict(self) -> dict:
-        return {"gib": self.value / GIB, "source": self.source,
-                "low": self.low / GIB, "high": self.high / GIB}
+        return {
+            "gib": self.value / GIB,
+            "source": self.source,
+            "low": self.low / GIB,
+            "high": self.high / GIB,
+        }
 
 
 @dataclass(frozen=True)
@@ -63,16 +67,24 @@ class Budget:
     def at(self, utilization: float) -> "Budget":
         """The same with another ceiling: only the pool changes."""
         more = self.total_memory * (utilization - self.gpu_memory_utilization)
-        return replace(self, gpu_memory_utilization=utilization,
-                       pool=replace(self.pool, value=self.pool.value + more))
+        return replace(
+            self,
+            gpu_memory_utilization=utilization,
+            pool=replace(self.pool, value=self.pool.value + more),
+        )
 
     def with_weights(self, factor: float) -> "Budget":
         """The same with so much smaller weights (0.5: 8 bits for 16): the pool gets the rest."""
-        smaller = [replace(part, value=part.value * factor, spread=part.spread * factor)
-                   if part.name == "weights" else part for part in self.parts]
+        smaller = [
+            replace(part, value=part.value * factor, spread=part.spread * factor)
+            if part.name == "weights"
+            else part
+            for part in self.parts
+        ]
         freed = sum(part.value for part in self.parts) - sum(part.value for part in smaller)
-        return replace(self, parts=tuple(smaller),
-                       pool=replace(self.pool, value=self.pool.value + freed))
+        return replace(
+            self, parts=tuple(smaller), pool=replace(self.pool, value=self.pool.value + freed)
+        )
 
 
 def memory_budget(config: ModelConfig, server: Server, launch: Launch | None = None) -> Budget:
@@ -85,10 +97,15 @@ def memory_budget(config: ModelConfig, server: Server, launch: Launch | None = N
         _part("weights", measured.model_weights, server.weights, lambda: weights(config, server)),
         _part("non_torch", measured.non_torch, None, lambda: non_torch(server)),
         _part("activation", measured.peak_activation, None, lambda: activation(config, server)),
-        _part("cuda_graphs", charge, None, lambda: graphs))
+        _part("cuda_graphs", charge, None, lambda: graphs),
+    )
     left = filled(server.requested, {part.name: part.value for part in parts} | {"pool": None})
-    pool = _part("pool", measured.kv_cache, None, lambda: Estimate(
-        left["pool"], math.hypot(*(part.spread for part in parts))))
+    pool = _part(
+        "pool",
+        measured.kv_cache,
+        None,
+        lambda: Estimate(left["pool"], math.hypot(*(part.spread for part in parts))),
+    )
     return Budget(server.total_memory, server.gpu_memory_utilization, parts, pool)
 
 

@@ -6,26 +6,47 @@ Matrices only: norms, biases and rotary tables are within 0.1 %. Vision towers a
 from ..cache_layers import heads_on_gpu, mamba2_shape
 from ..model_config import ModelConfig
 
-_PLAIN_MLP = ("opt", "phi", "falcon", "gpt2", "gpt_neox", "bloom", "starcoder2", "nemotron_h",
-              "gpt_bigcode", "gptj", "mpt", "nemotron")  # two matrices, the others three
+_PLAIN_MLP = (
+    "opt",
+    "phi",
+    "falcon",
+    "gpt2",
+    "gpt_neox",
+    "bloom",
+    "starcoder2",
+    "nemotron_h",
+    "gpt_bigcode",
+    "gptj",
+    "mpt",
+    "nemotron",
+)  # two matrices, the others three
 
 
-def attention_parameters(config: ModelConfig, kind: str = "full",
-                         tensor_parallel_size: int = 1) -> int:
+def attention_parameters(
+    config: ModelConfig, kind: str = "full", tensor_parallel_size: int = 1
+) -> int:
     """One layer: queries, keys, values and output of its heads, or the five of a latent."""
-    hidden, heads, tp = config.count("hidden_size"), config.count("num_attention_heads"), \
-        tensor_parallel_size
+    hidden, heads, tp = (
+        config.count("hidden_size"),
+        config.count("num_attention_heads"),
+        tensor_parallel_size,
+    )
     if config.latent:
         rank, rope, nope = config.need("kv_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim")
         values, own = config.count("v_head_dim", nope), heads // tp
         query = config.optional("q_lora_rank")
         down = hidden * (rank + rope) + (hidden * query if query else 0)
-        return (down + (query or hidden) * own * (nope + rope) + rank * own * (nope + values)
-                + own * values * hidden)
+        return (
+            down
+            + (query or hidden) * own * (nope + rope)
+            + rank * own * (nope + values)
+            + own * values * hidden
+        )
     kv_heads, keys, values = config.heads_of(kind)
     queries = keys * (2 if config.get("attn_output_gate") or config.family == "qwen3_next" else 1)
-    return hidden * ((queries + values) * heads // tp
-                     + (keys + values) * heads_on_gpu(kv_heads, tp))
+    return hidden * (
+        (queries + values) * heads // tp + (keys + values) * heads_on_gpu(kv_heads, tp)
+    )
 
 
 def recurrent_parameters(config: ModelConfig) -> int:
@@ -33,8 +54,11 @@ def recurrent_parameters(config: ModelConfig) -> int:
     hidden = config.count("hidden_size")
     if config.get("linear_num_value_heads"):
         keys, values, key_dim, value_dim = config.need(
-            "linear_num_key_heads", "linear_num_value_heads", "linear_key_head_dim",
-            "linear_value_head_dim")
+            "linear_num_key_heads",
+            "linear_num_value_heads",
+            "linear_key_head_dim",
+            "linear_value_head_dim",
+        )
         return hidden * (2 * keys * key_dim + 3 * values * value_dim + 2 * values)
     if shape := mamba2_shape(config):
         heads, head, groups, size, _ = shape
@@ -47,10 +71,20 @@ def recurrent_parameters(config: ModelConfig) -> int:
 def mlp_widths(config: ModelConfig) -> list[tuple[int, int]]:
     """For each layer: inner width, summed over all its experts, and the router's outputs."""
     layers, width = config.count("num_hidden_layers"), config.optional("intermediate_size")
-    width = width or config.optional("ffn_dim") or config.optional("n_inner") or (
-        4 * config.count("hidden_size"))
-    experts = next((n for name in ("num_experts", "n_routed_experts", "num_local_experts")
-                    if (n := config.optional(name, 0))), 0)
+    width = (
+        width
+        or config.optional("ffn_dim")
+        or config.optional("n_inner")
+        or (4 * config.count("hidden_size"))
+    )
+    experts = next(
+        (
+            n
+            for name in ("num_experts", "n_routed_experts", "num_local_experts")
+            if (n := config.optional(name, 0))
+        ),
+        0,
+    )
     pattern = config.get("hybrid_override_pattern")
     if isinstance(pattern, str):
         return [(width, 0) if each in "-E" else (0, 0) for each in pattern]
@@ -58,23 +92,32 @@ def mlp_widths(config: ModelConfig) -> list[tuple[int, int]]:
         shared = config.optional("shared_intermediate_size")
         return [(shared or width, 0)] * layers
     expert = config.optional("moe_intermediate_size") or width
-    shared = (config.optional("shared_expert_intermediate_size", 0)
-              or config.optional("shared_intermediate_size", 0)
-              or expert * (config.optional("n_shared_experts", 0) or 0)
-              or (width if config.family in ("llama4", "gemma4") else 0))
+    shared = (
+        config.optional("shared_expert_intermediate_size", 0)
+        or config.optional("shared_intermediate_size", 0)
+        or expert * (config.optional("n_shared_experts", 0) or 0)
+        or (width if config.family in ("llama4", "gemma4") else 0)
+    )
     dense = config.optional("intermediate_size_mlp") or width
     first = config.optional("first_k_dense_replace", 0) or 0
-    step = (config.optional("decoder_sparse_step") or config.optional("interleave_moe_layer_step")
-            or config.optional("expert_layer_period") or 1)
+    step = (
+        config.optional("decoder_sparse_step")
+        or config.optional("interleave_moe_layer_step")
+        or config.optional("expert_layer_period")
+        or 1
+    )
     offset = config.optional("expert_layer_offset", 0)
     offset = step - 1 if offset is None else offset
     only_dense, sparse = config.get("mlp_only_layers"), config.get("moe_layer_freq")
     only_dense = only_dense if isinstance(only_dense, list) else []
     if isinstance(sparse, list):
         only_dense = only_dense + [i for i, each in enumerate(sparse) if not each]
-    return [(experts * expert + shared, experts)
-            if i >= first and i % step == offset and i not in only_dense else (dense, 0)
-            for i in range(layers)]
+    return [
+        (experts * expert + shared, experts)
+        if i >= first and i % step == offset and i not in only_dense
+        else (dense, 0)
+        for i in range(layers)
+    ]
 
 
 def one_table(config: ModelConfig, tensor_parallel_size: int = 1) -> int:
@@ -83,8 +126,9 @@ def one_table(config: ModelConfig, tensor_parallel_size: int = 1) -> int:
     return rows * config.count("hidden_size") // tensor_parallel_size
 
 
-def count_parameters(config: ModelConfig, tensor_parallel_size: int = 1,
-                     pipeline_parallel_size: int = 1) -> int:
+def count_parameters(
+    config: ModelConfig, tensor_parallel_size: int = 1, pipeline_parallel_size: int = 1
+) -> int:
     """Parameters on one GPU: heads, widths, experts and the vocabulary split over tensor parallel
     ranks, layers over pipeline stages (the first, with the embedding).
 
@@ -97,15 +141,17 @@ def count_parameters(config: ModelConfig, tensor_parallel_size: int = 1,
     return sum(layer_parameters(config, *split)) + table_parameters(config, *split)
 
 
-def table_parameters(config: ModelConfig, tensor_parallel_size: int = 1,
-                     pipeline_parallel_size: int = 1) -> int:
+def table_parameters(
+    config: ModelConfig, tensor_parallel_size: int = 1, pipeline_parallel_size: int = 1
+) -> int:
     """Embedding and output head, one table where they are tied or in two pipeline stages."""
     tables = 1 if config.get("tie_word_embeddings") or pipeline_parallel_size > 1 else 2
     return tables * one_table(config, tensor_parallel_size)
 
 
-def layer_parameters(config: ModelConfig, tensor_parallel_size: int = 1,
-                     pipeline_parallel_size: int = 1) -> tuple[int, int]:
+def layer_parameters(
+    config: ModelConfig, tensor_parallel_size: int = 1, pipeline_parallel_size: int = 1
+) -> tuple[int, int]:
     """Parameters of the experts, and of all else in the layers."""
     hidden, tp = config.count("hidden_size"), tensor_parallel_size
     matrices = 2 if config.family in _PLAIN_MLP else 3

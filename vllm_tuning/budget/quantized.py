@@ -14,8 +14,9 @@ def quantization(config: ModelConfig) -> dict | None:
     return found if isinstance(found, dict) and found else None
 
 
-def weight_bytes(config: ModelConfig, tensor_parallel_size: int = 1,
-                 pipeline_parallel_size: int = 1) -> float:
+def weight_bytes(
+    config: ModelConfig, tensor_parallel_size: int = 1, pipeline_parallel_size: int = 1
+) -> float:
     """Bytes of the matrices on one GPU: tables as they are, layers with their bits and scales.
 
     Of mxfp4 models only the experts are quantized. Raises MissingFigure for another scheme.
@@ -26,8 +27,11 @@ def weight_bytes(config: ModelConfig, tensor_parallel_size: int = 1,
     method, bits = _scheme(config)
     tables = config.element_bytes * table_parameters(config, *split)
     experts, others = layer_parameters(config, *split)
-    return tables + bits / 8 * experts + others * (
-        config.element_bytes if method == "mxfp4" else bits / 8)
+    return (
+        tables
+        + bits / 8 * experts
+        + others * (config.element_bytes if method == "mxfp4" else bits / 8)
+    )
 
 
 def _scheme(config: ModelConfig) -> tuple[str, float]:
@@ -36,13 +40,23 @@ def _scheme(config: ModelConfig) -> tuple[str, float]:
     method, groups = str(given.get("quant_method")).lower(), given.get("config_groups")
     weights = given
     if isinstance(groups, dict):
-        weights = next((group["weights"] for group in groups.values() if isinstance(group, dict)
-                        and isinstance(group.get("weights"), dict)), {})
-    bits = next((weights[name] for name in ("num_bits", "bits", "w_bit") if weights.get(name)),
-                _BITS.get(method))
+        weights = next(
+            (
+                group["weights"]
+                for group in groups.values()
+                if isinstance(group, dict) and isinstance(group.get("weights"), dict)
+            ),
+            {},
+        )
+    bits = next(
+        (weights[name] for name in ("num_bits", "bits", "w_bit") if weights.get(name)),
+        _BITS.get(method),
+    )
     if method not in (*_BITS, *_BY_GROUP) or bits not in (2, 3, 4, 8):
-        raise MissingFigure(f"{config.path}: quantization_config {method[:40]!r} does not tell the "
-                            "size of the weights; give --weights GIB, of one GPU")
+        raise MissingFigure(
+            f"{config.path}: quantization_config {method[:40]!r} does not tell the "
+            "size of the weights; give --weights GIB, of one GPU"
+        )
     size = 32 if method == "mxfp4" else weights.get("group_size")
     scale = 8 if method == "mxfp4" else _SCALE_BITS
     return method, bits + (scale / size if isinstance(size, int) and size > 0 else 0)

@@ -10,21 +10,50 @@ from .options import Number, json_option, progress_bar
 
 @click.command()
 @click.argument("metrics", nargs=-1, required=True)
-@click.option("--launches", multiple=True, metavar="LAUNCHES",
-              help="The server's start-up log, or the launches: its flags and its pool.")
+@click.option(
+    "--launches",
+    multiple=True,
+    metavar="LAUNCHES",
+    help="The server's start-up log, or the launches: its flags and its pool.",
+)
 @click.option("--recommendation", metavar="FILE", help="What recommend --json printed.")
 @click.option("--baseline", metavar="FILE", help="Compare with an earlier --save-baseline.")
 @click.option("--save-baseline", metavar="FILE", help="Write configuration, capacity and load.")
-@click.option("--interval", type=Number(0.1, 3600), default=1.0, show_default=True,
-              metavar="S", help="Seconds from one sample of a URL to the next.")
-@click.option("--duration", type=Number(0, 7 * 86400), default=60.0, show_default=True,
-              metavar="S", help="How long a URL is sampled; Ctrl-C ends it with what there is.")
-@click.option("--keep", metavar="FILE.prom",
-              help="Write the samples of a URL with their times, for report --metrics.")
+@click.option(
+    "--interval",
+    type=Number(0.1, 3600),
+    default=1.0,
+    show_default=True,
+    metavar="S",
+    help="Seconds from one sample of a URL to the next.",
+)
+@click.option(
+    "--duration",
+    type=Number(0, 7 * 86400),
+    default=60.0,
+    show_default=True,
+    metavar="S",
+    help="How long a URL is sampled; Ctrl-C ends it with what there is.",
+)
+@click.option(
+    "--keep",
+    metavar="FILE.prom",
+    help="Write the samples of a URL with their times, for report --metrics.",
+)
 @json_option
 @click.pass_context
-def check(ctx, metrics, launches, recommendation, baseline, save_baseline, interval, duration, keep,
-          as_json):
+def check(
+    ctx,
+    metrics,
+    launches,
+    recommendation,
+    baseline,
+    save_baseline,
+    interval,
+    duration,
+    keep,
+    as_json,
+):
     """Is the server healthy under this load? METRICS: scrapes of /metrics, or its URL.
 
     Scrapes are files in time order, or a folder of *.prom. Exit 0: healthy, or not known; 3: not

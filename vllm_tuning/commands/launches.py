@@ -5,8 +5,15 @@ import json
 import click
 
 from ..units import InputError
-from .options import (complain, config_option, dump, json_option, launches_argument,
-                      lengths_options, on_a_terminal)
+from .options import (
+    complain,
+    config_option,
+    dump,
+    json_option,
+    launches_argument,
+    lengths_options,
+    on_a_terminal,
+)
 
 
 @click.command()
@@ -58,10 +65,20 @@ def fit(launches, config, as_json):
 @config_option
 @json_option
 @click.option("--yaml", "as_yaml", is_flag=True, help="A file for vllm serve --config.")
-@click.option("--sweep", metavar="FILE", help="Write a few launches around the answer for vllm "
-              "bench sweep serve --serve-params, and FILE's .env for auto_tune.sh.")
-@click.option("--no-chunked-prefill", "chunked_prefill", is_flag=True, default=True,
-              flag_value=False, help="The server runs without it: mnbt >= max_model_len.")
+@click.option(
+    "--sweep",
+    metavar="FILE",
+    help="Write a few launches around the answer for vllm "
+    "bench sweep serve --serve-params, and FILE's .env for auto_tune.sh.",
+)
+@click.option(
+    "--no-chunked-prefill",
+    "chunked_prefill",
+    is_flag=True,
+    default=True,
+    flag_value=False,
+    help="The server runs without it: mnbt >= max_model_len.",
+)
 def recommend(launches, input_len, output_len, config, as_json, as_yaml, sweep, chunked_prefill):
     """The flags for requests of a given length, with the pool to expect."""
     from ..memory_model import model_of
@@ -71,8 +88,9 @@ def recommend(launches, input_len, output_len, config, as_json, as_yaml, sweep, 
 
     if as_json and as_yaml:
         raise click.UsageError("--json and --yaml exclude each other")
-    optimum = find_optimum(model_of(launches, config), Workload(input_len, output_len),
-                           chunked_prefill)
+    optimum = find_optimum(
+        model_of(launches, config), Workload(input_len, output_len), chunked_prefill
+    )
     if as_yaml:
         click.echo(optimum.to_yaml(), nl=False)
     else:
@@ -89,12 +107,27 @@ def recommend(launches, input_len, output_len, config, as_json, as_yaml, sweep, 
 @launches_argument
 @lengths_options(required=True)
 @config_option
-@click.option("-o", "--output", "folder", default="reports", show_default=True, metavar="DIR",
-              help="Where NAME.ipynb and NAME.html go.")
-@click.option("--metrics", multiple=True, metavar="FILE", help="Scrapes of /metrics under load, "
-              "in time order, or a folder of *.prom: adds a section.")
-@click.option("--bench", multiple=True, metavar="FILE",
-              help="Results of vllm bench serve: adds throughput, TTFT and TPOT.")
+@click.option(
+    "-o",
+    "--output",
+    "folder",
+    default="reports",
+    show_default=True,
+    metavar="DIR",
+    help="Where NAME.ipynb and NAME.html go.",
+)
+@click.option(
+    "--metrics",
+    multiple=True,
+    metavar="FILE",
+    help="Scrapes of /metrics under load, in time order, or a folder of *.prom: adds a section.",
+)
+@click.option(
+    "--bench",
+    multiple=True,
+    metavar="FILE",
+    help="Results of vllm bench serve: adds throughput, TTFT and TPOT.",
+)
 def report(launches, input_len, output_len, config, folder, metrics, bench):
     """An executed notebook and an HTML page for each model: a table, or all logs of one model."""
     from ..report import write_reports
@@ -104,8 +137,15 @@ def report(launches, input_len, output_len, config, folder, metrics, bench):
     if "-" in launches:
         raise InputError("-: report reads its launches twice; save the log to a file first")
     progress = on_a_terminal()
-    for done in write_reports(by_model(launches), input_len, output_len, folder, config=config,
-                              metrics=metrics, bench=bench):
+    for done in write_reports(
+        by_model(launches),
+        input_len,
+        output_len,
+        folder,
+        config=config,
+        metrics=metrics,
+        bench=bench,
+    ):
         if progress:
             click.echo(f"{done.notebook}", err=True)
         if len(launches) > 1:

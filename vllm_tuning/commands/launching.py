@@ -9,15 +9,24 @@ from pathlib import Path
 import click
 
 from ..units import InputError
-from .options import (Gib, Number, Release, Size, gpu_option, json_option, lengths_options,
-                      on_a_terminal)
+from .options import (
+    Gib,
+    Number,
+    Release,
+    Size,
+    gpu_option,
+    json_option,
+    lengths_options,
+    on_a_terminal,
+)
 
 
 def _gpu(command):
     for option in (
-            click.option("--vllm-version", type=Release(), help="The release, such as 0.19.0."),
-            gpu_option,
-            click.option("--gpu-memory", type=Gib(), help="Memory of one GPU as vLLM prints it.")):
+        click.option("--vllm-version", type=Release(), help="The release, such as 0.19.0."),
+        gpu_option,
+        click.option("--gpu-memory", type=Gib(), help="Memory of one GPU as vLLM prints it."),
+    ):
         command = option(command)
     return command
 
@@ -26,13 +35,23 @@ def _gpu(command):
 @click.argument("sources", nargs=-1, metavar="[CONFIG] [LAUNCHES]...")
 @lengths_options(required=False)
 @_gpu
-@click.option("--utilization", type=click.FloatRange(0, 1, min_open=True), metavar="U",
-              help="gpu_memory_utilization.")
+@click.option(
+    "--utilization",
+    type=click.FloatRange(0, 1, min_open=True),
+    metavar="U",
+    help="gpu_memory_utilization.",
+)
 @click.option("--max-model-len", type=Size(), metavar="N", help="Default: the model's.")
 @click.option("--tensor-parallel-size", type=click.IntRange(1, 4096), metavar="N")
 @click.option("--pipeline-parallel-size", type=click.IntRange(1, 4096), metavar="N")
-@click.option("--no-chunked-prefill", "chunked_prefill", is_flag=True, default=True,
-              flag_value=False, help="The server runs without it: mnbt >= max_model_len.")
+@click.option(
+    "--no-chunked-prefill",
+    "chunked_prefill",
+    is_flag=True,
+    default=True,
+    flag_value=False,
+    help="The server runs without it: mnbt >= max_model_len.",
+)
 @json_option
 def plan(sources, input_len, output_len, chunked_prefill, as_json, **flags):
     """The launches to make; beside LAUNCHES the one that would tell most.
@@ -51,19 +70,25 @@ def plan(sources, input_len, output_len, chunked_prefill, as_json, **flags):
         if workload is None:
             raise click.UsageError("LAUNCHES need --input-len and --output-len")
         if told := [name for name in _given(flags) if name != "max_model_len"]:
-            raise click.UsageError(f"LAUNCHES tell it themselves: leave out --"
-                                   f"{told[0].replace('_', '-')}")
+            raise click.UsageError(
+                f"LAUNCHES tell it themselves: leave out --{told[0].replace('_', '-')}"
+            )
         from ..memory_model import model_of
         from ..optimum import find_optimum
 
         model = model_of(launches, config)
         longest = flags["max_model_len"] or max(
-            (fitted.launch.max_model_len or 1 for fitted in model.launches), default=1)
-        found = next_launch(find_optimum(model, workload, chunked_prefill),
-                            1 if chunked_prefill else longest)
+            (fitted.launch.max_model_len or 1 for fitted in model.launches), default=1
+        )
+        found = next_launch(
+            find_optimum(model, workload, chunked_prefill), 1 if chunked_prefill else longest
+        )
         text = step_text
-    click.echo(json.dumps(found.to_dict(), indent=2, allow_nan=False) if as_json
-               else text(found, click.style))
+    click.echo(
+        json.dumps(found.to_dict(), indent=2, allow_nan=False)
+        if as_json
+        else text(found, click.style)
+    )
 
 
 def _sorted(sources) -> tuple[str | None, list[str]]:
@@ -72,8 +97,11 @@ def _sorted(sources) -> tuple[str | None, list[str]]:
 
     def is_config(source):
         path = Path(source)
-        return path.suffix == ".json" or (path / "config.json").is_file() and not (
-            path / "launches.csv").is_file()
+        return (
+            path.suffix == ".json"
+            or (path / "config.json").is_file()
+            and not (path / "launches.csv").is_file()
+        )
 
     for source in sources:
         if source != "-" and not is_config(source):
@@ -100,24 +128,56 @@ def _given(flags: dict) -> dict:
 
 
 @click.command()
-@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED,
-                metavar="-- vllm serve MODEL [ARGS]...")
-@click.option("-o", "--output", default="launches", show_default=True, metavar="DIR",
-              help="launches.csv and the logs go there; what is there is not made again.")
-@click.option("--launches", "table", metavar="FILE", help="Launches to make, a CSV of max_num_seqs "
-              "and max_num_batched_tokens. Default: those of plan.")
+@click.argument(
+    "command",
+    nargs=-1,
+    required=True,
+    type=click.UNPROCESSED,
+    metavar="-- vllm serve MODEL [ARGS]...",
+)
+@click.option(
+    "-o",
+    "--output",
+    default="launches",
+    show_default=True,
+    metavar="DIR",
+    help="launches.csv and the logs go there; what is there is not made again.",
+)
+@click.option(
+    "--launches",
+    "table",
+    metavar="FILE",
+    help="Launches to make, a CSV of max_num_seqs "
+    "and max_num_batched_tokens. Default: those of plan.",
+)
 @lengths_options(required=False)
 @_gpu
 @click.option("--verify", is_flag=True, help="Launch once more with the answer, and compare.")
-@click.option("--timeout", type=Number(0, min_open=True), default=1800,
-              show_default=True, metavar="S", help="Seconds that a server may take to its figures.")
-@click.option("--grace", type=Number(0), default=30, show_default=True, metavar="S",
-              help="Seconds from SIGTERM to SIGKILL.")
-@click.option("--config", metavar="FILE", help="The model's config.json. Default: that in MODEL's "
-              "folder, or in Hugging Face's cache.")
+@click.option(
+    "--timeout",
+    type=Number(0, min_open=True),
+    default=1800,
+    show_default=True,
+    metavar="S",
+    help="Seconds that a server may take to its figures.",
+)
+@click.option(
+    "--grace",
+    type=Number(0),
+    default=30,
+    show_default=True,
+    metavar="S",
+    help="Seconds from SIGTERM to SIGKILL.",
+)
+@click.option(
+    "--config",
+    metavar="FILE",
+    help="The model's config.json. Default: that in MODEL's folder, or in Hugging Face's cache.",
+)
 @json_option
-def measure(command, output, table, input_len, output_len, verify, timeout, grace, config, as_json,
-            **gpu):
+def measure(
+    command, output, table, input_len, output_len, verify, timeout, grace, config, as_json, **gpu
+):
     """Make the launches one after another, read their logs, and recommend.
 
     Flags of the server stand behind --, without --max-num-seqs, --max-num-batched-tokens and
@@ -134,13 +194,19 @@ def measure(command, output, table, input_len, output_len, verify, timeout, grac
     gpu = _given(gpu)
     with interruptible(), _bar() as show:
         try:
-            found = measured(command, output, table, workload, verify, timeout, grace, config, show,
-                             **gpu)
+            found = measured(
+                command, output, table, workload, verify, timeout, grace, config, show, **gpu
+            )
         except KeyboardInterrupt:
-            raise InputError("interrupted; the servers are stopped, and the same command goes on "
-                             f"from what is in {output}") from None
-    click.echo(json.dumps(found.to_dict(), indent=2, allow_nan=False) if as_json
-               else measured_text(found, click.style))
+            raise InputError(
+                "interrupted; the servers are stopped, and the same command goes on "
+                f"from what is in {output}"
+            ) from None
+    click.echo(
+        json.dumps(found.to_dict(), indent=2, allow_nan=False)
+        if as_json
+        else measured_text(found, click.style)
+    )
     if all(launch.status == "failed" for launch in found.launches):
         raise InputError(f"{found.table}: no launch came up; their reasons stand in it")
     if found.verification and found.verification.launch.status == "failed":
@@ -157,12 +223,22 @@ def _bar():
 
     def show(text, done, count):
         if not bars:
-            bars.append(click.progressbar(length=count, label="launches", file=sys.stderr,
-                                          show_eta=False, show_percent=False, show_pos=True,
-                                          width=8, item_show_func=lambda text: text and text[
-                                              :shutil.get_terminal_size().columns - 30]))
+            bars.append(
+                click.progressbar(
+                    length=count,
+                    label="launches",
+                    file=sys.stderr,
+                    show_eta=False,
+                    show_percent=False,
+                    show_pos=True,
+                    width=8,
+                    item_show_func=lambda text: (
+                        text and text[: shutil.get_terminal_size().columns - 30]
+                    ),
+                )
+            )
             bars[0].__enter__()
-        bar, = bars
+        (bar,) = bars
         bar.length, bar.pos, bar.current_item = count, done, text
         bar.render_progress()
 

@@ -30,8 +30,11 @@ class Release(click.ParamType):
     name = "V"
 
     def convert(self, value, param, ctx):
-        return value if re.match(r"v?\d+\.\d", value) else self.fail(
-            f"{value!r} is not a release such as 0.19.0", param, ctx)
+        return (
+            value
+            if re.match(r"v?\d+\.\d", value)
+            else self.fail(f"{value!r} is not a release such as 0.19.0", param, ctx)
+        )
 
 
 class Gpu(click.ParamType):
@@ -69,28 +72,41 @@ class Number(click.FloatRange):
 
     def convert(self, value, param, ctx):
         number = super().convert(value, param, ctx)
-        return number if math.isfinite(number) else self.fail(
-            f"{value} is not a finite number", param, ctx)
+        return (
+            number
+            if math.isfinite(number)
+            else self.fail(f"{value} is not a finite number", param, ctx)
+        )
 
 
 launches_argument = click.argument("launches", nargs=-1, required=True)
 config_option = click.option(
-    "--config", metavar="FILE", help="The model's config.json: hidden size and KV bytes of a "
-    "token. Default: the one beside the launches.")
+    "--config",
+    metavar="FILE",
+    help="The model's config.json: hidden size and KV bytes of a "
+    "token. Default: the one beside the launches.",
+)
 gpu_option = click.option(
-    "--gpu", type=Gpu("total_memory", "--gpu-memory GIB as vLLM prints it"),
-    help="Or its name, such as H100 or A100-40GB.")
+    "--gpu",
+    type=Gpu("total_memory", "--gpu-memory GIB as vLLM prints it"),
+    help="Or its name, such as H100 or A100-40GB.",
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
 
 
 def lengths_options(required: bool):
     """--input-len and --output-len."""
+
     def add(command):
-        for name, text in (("--output-len", "Generated tokens of a request, such as 256 or 1K."),
-                           ("--input-len", "Prompt tokens of a request, such as 1024 or 8K.")):
-            command = click.option(name, type=Size(), required=required, metavar="N",
-                                   help=text)(command)
+        for name, text in (
+            ("--output-len", "Generated tokens of a request, such as 256 or 1K."),
+            ("--input-len", "Prompt tokens of a request, such as 1024 or 8K."),
+        ):
+            command = click.option(name, type=Size(), required=required, metavar="N", help=text)(
+                command
+            )
         return command
+
     return add
 
 
@@ -100,8 +116,9 @@ def progress_bar(count: int, label: str = "requests"):
     if not on_a_terminal():
         yield None
         return
-    with click.progressbar(length=count, label=label, file=sys.stderr,
-                           update_min_steps=max(1, count // 200)) as bar:
+    with click.progressbar(
+        length=count, label=label, file=sys.stderr, update_min_steps=max(1, count // 200)
+    ) as bar:
         yield bar.update
 
 

@@ -7,8 +7,7 @@ from itertools import repeat
 import click
 
 from ..units import InputError, parse_size
-from .options import (Gpu, Size, config_option, json_option, lengths_options,
-                      progress_bar)
+from .options import Gpu, Size, config_option, json_option, lengths_options, progress_bar
 
 
 class Arrival(click.ParamType):
@@ -25,48 +24,91 @@ class Arrival(click.ParamType):
                 return kind, None
         except ValueError:
             pass
-        self.fail(f"{value!r}; write burst, closed:64 (in flight) or poisson:2.5 (a second)", param,
-                  ctx)
+        self.fail(
+            f"{value!r}; write burst, closed:64 (in flight) or poisson:2.5 (a second)", param, ctx
+        )
 
 
 @click.command()
 @click.argument("launches", nargs=-1)
 @click.option("--workload", metavar="FILE", help="A JSON file of config and requests (or .gz).")
 @click.option("--trace", "output", metavar="OUT", help="Write what every step does, as JSON.")
-@click.option("--max-num-seqs", type=Size(), metavar="N",
-              help="With LAUNCHES: else as recommended.")
-@click.option("--max-num-batched-tokens", type=Size(), metavar="N",
-              help="With LAUNCHES: else what is free of charge.")
-@click.option("--num-gpu-blocks", type=Size(), metavar="N",
-              help="The pool, as vLLM prints it; or name LAUNCHES.")
+@click.option(
+    "--max-num-seqs", type=Size(), metavar="N", help="With LAUNCHES: else as recommended."
+)
+@click.option(
+    "--max-num-batched-tokens",
+    type=Size(),
+    metavar="N",
+    help="With LAUNCHES: else what is free of charge.",
+)
+@click.option(
+    "--num-gpu-blocks",
+    type=Size(),
+    metavar="N",
+    help="The pool, as vLLM prints it; or name LAUNCHES.",
+)
 @lengths_options(required=False)
-@click.option("--lengths", metavar="FILE", help="Both for each request: a CSV or JSONL of "
-              "prompt_tokens and output_tokens.")
+@click.option(
+    "--lengths",
+    metavar="FILE",
+    help="Both for each request: a CSV or JSONL of prompt_tokens and output_tokens.",
+)
 @click.option("--requests", type=Size(), metavar="N", help="How many; of a FILE the first N.")
-@click.option("--arrival", type=Arrival(), metavar="burst|closed:N|poisson:RATE", default="burst",
-              help="All at once (the default), N in flight, or at random, RATE a second.")
+@click.option(
+    "--arrival",
+    type=Arrival(),
+    metavar="burst|closed:N|poisson:RATE",
+    default="burst",
+    help="All at once (the default), N in flight, or at random, RATE a second.",
+)
 @click.option("--seed", type=click.IntRange(0), metavar="N", default=0, help="Of poisson (0).")
-@click.option("--step-time", type=float, metavar="S",
-              help="Seconds that each step takes: for poisson, and for the times.")
-@click.option("--load-runs", metavar="FILE", help="Or a CSV of load runs, to estimate them from: "
-              "seconds_per_step, tokens, kv_tokens.")
-@click.option("--gpu", type=Gpu("tensor_rate", "--step-time S or --load-runs FILE"),
-              help="Or a GPU such as H100: with the model's config.json the least that a step can "
-              "take.")
+@click.option(
+    "--step-time",
+    type=float,
+    metavar="S",
+    help="Seconds that each step takes: for poisson, and for the times.",
+)
+@click.option(
+    "--load-runs",
+    metavar="FILE",
+    help="Or a CSV of load runs, to estimate them from: seconds_per_step, tokens, kv_tokens.",
+)
+@click.option(
+    "--gpu",
+    type=Gpu("tensor_rate", "--step-time S or --load-runs FILE"),
+    help="Or a GPU such as H100: with the model's config.json the least that a step can take.",
+)
 @click.option("--block-size", type=Size(), metavar="N", help="Else of the launches, or 16.")
-@click.option("--max-model-len", type=Size(), metavar="N",
-              help="Else of the launches, or a request's length.")
+@click.option(
+    "--max-model-len", type=Size(), metavar="N", help="Else of the launches, or a request's length."
+)
 @click.option("--watermark", type=float, metavar="X", help="Part of the pool that stays free.")
-@click.option("--long-prefill-token-threshold", type=click.IntRange(0), metavar="N",
-              help="The largest chunk of a prompt; 0 is no limit.")
-@click.option("--prefix-caching/--no-prefix-caching", "enable_prefix_caching", default=None,
-              help="Default: without.")
-@click.option("--no-chunked-prefill", "enable_chunked_prefill", type=bool, flag_value=False,
-              default=None, help="A prompt is taken whole or not yet.")
+@click.option(
+    "--long-prefill-token-threshold",
+    type=click.IntRange(0),
+    metavar="N",
+    help="The largest chunk of a prompt; 0 is no limit.",
+)
+@click.option(
+    "--prefix-caching/--no-prefix-caching",
+    "enable_prefix_caching",
+    default=None,
+    help="Default: without.",
+)
+@click.option(
+    "--no-chunked-prefill",
+    "enable_chunked_prefill",
+    type=bool,
+    flag_value=False,
+    default=None,
+    help="A prompt is taken whole or not yet.",
+)
 @config_option
 @json_option
-def simulate(launches, workload, output, config, as_json, arrival, step_time, load_runs, gpu, seed,
-             **options):
+def simulate(
+    launches, workload, output, config, as_json, arrival, step_time, load_runs, gpu, seed, **options
+):
     """The V1 scheduler on a workload, step by step: preemptions, use of the pool, tokens a step.
 
     It counts steps. With --step-time, --load-runs or --gpu it tells throughput, time to first token
@@ -86,8 +128,9 @@ def simulate(launches, workload, output, config, as_json, arrival, step_time, lo
     kind, number = arrival
     document = None
     if kind == "poisson" and step_time is None:
-        raise click.UsageError("--arrival poisson:RATE needs --step-time SECONDS, for a rate is "
-                               "a second's")
+        raise click.UsageError(
+            "--arrival poisson:RATE needs --step-time SECONDS, for a rate is a second's"
+        )
     if (step_time is not None) + bool(load_runs) + bool(gpu) > 1:
         raise click.UsageError("--step-time, --load-runs and --gpu exclude each other")
     if config and not (gpu or launches):
@@ -100,8 +143,9 @@ def simulate(launches, workload, output, config, as_json, arrival, step_time, lo
         server, requests, document = read_workload(workload)
         count, model = len(requests), None
     else:
-        shapes, count = _shapes(*(options.pop(name) for name in (
-            "lengths", "requests", "input_len", "output_len")))
+        shapes, count = _shapes(
+            *(options.pop(name) for name in ("lengths", "requests", "input_len", "output_len"))
+        )
         model = _model(launches, config)
         server = _server(model, shapes, **options)
         for request in requests_of(shapes):
@@ -113,14 +157,29 @@ def simulate(launches, workload, output, config, as_json, arrival, step_time, lo
     if output is not None:
         check_writable(output)
     with progress_bar(count) as progress:
-        done = run(server, requests, number if kind == "closed" else None, output is not None,
-                   progress, clock)
+        done = run(
+            server,
+            requests,
+            number if kind == "closed" else None,
+            output is not None,
+            progress,
+            clock,
+        )
     if output is not None:
         write_trace(output, done, document)
-    click.echo(json.dumps({"config": config_to_json(server), "summary": done.summary.to_dict(),
-                           "times": times_to_json(done.times, unknown)},
-                          indent=2, allow_nan=False) if as_json
-               else simulation_text(done, unknown, click.style))
+    click.echo(
+        json.dumps(
+            {
+                "config": config_to_json(server),
+                "summary": done.summary.to_dict(),
+                "times": times_to_json(done.times, unknown),
+            },
+            indent=2,
+            allow_nan=False,
+        )
+        if as_json
+        else simulation_text(done, unknown, click.style)
+    )
 
 
 def _step_time(seconds, load_runs, gpu, config, launches, model):
@@ -129,8 +188,13 @@ def _step_time(seconds, load_runs, gpu, config, launches, model):
     from ..launches import first_known
     from ..memory_model import config_beside
     from ..model_config import MissingFigure
-    from ..scheduling.step_time import (RUN_COLUMNS, GivenStepTime, fit_step_time,
-                                        read_load_runs, roofline_of)
+    from ..scheduling.step_time import (
+        RUN_COLUMNS,
+        GivenStepTime,
+        fit_step_time,
+        read_load_runs,
+        roofline_of,
+    )
 
     if seconds is not None:
         return GivenStepTime(seconds), None
@@ -146,8 +210,12 @@ def _step_time(seconds, load_runs, gpu, config, launches, model):
     if first_known(launched, "pipeline_parallel_size", 1) > 1:
         return None, "pipeline stages work at the same time: no bound of a step is known here"
     try:
-        return roofline_of(config, GPUS[gpu], first_known(launched, "tensor_parallel_size", 1),
-                           first_known(launched, "kv_cache_dtype")), None
+        return roofline_of(
+            config,
+            GPUS[gpu],
+            first_known(launched, "tensor_parallel_size", 1),
+            first_known(launched, "kv_cache_dtype"),
+        ), None
     except MissingFigure as error:
         return None, str(error)
 
@@ -158,15 +226,17 @@ def _shapes(lengths, requests, input_len, output_len):
 
     if lengths is None:
         if None in (requests, input_len, output_len):
-            raise click.UsageError("give --workload, --lengths, or --input-len, --output-len and "
-                                   "--requests")
+            raise click.UsageError(
+                "give --workload, --lengths, or --input-len, --output-len and --requests"
+            )
         return [Workload(input_len, output_len)], requests
     if (input_len, output_len) != (None, None):
         raise click.UsageError("--lengths and --input-len, --output-len exclude each other")
     shapes = read_lengths(lengths)
     if requests and requests > len(shapes):
-        raise InputError(f"{lengths}: has {len(shapes):,} requests, fewer than --requests "
-                         f"{requests:,}")
+        raise InputError(
+            f"{lengths}: has {len(shapes):,} requests, fewer than --requests {requests:,}"
+        )
     return shapes[:requests], requests or len(shapes)
 
 

@@ -35,14 +35,25 @@ class Measured:
     verification: Verification | None = None
 
     def to_dict(self) -> dict:
-        return {"launches": [launch.to_dict() for launch in self.launches],
-                "recommend": self.optimum and self.optimum.to_dict(),
-                "verify": self.verification and self.verification.to_dict()}
+        return {
+            "launches": [launch.to_dict() for launch in self.launches],
+            "recommend": self.optimum and self.optimum.to_dict(),
+            "verify": self.verification and self.verification.to_dict(),
+        }
 
 
-def measured(command: list[str], output, table, workload: Workload | None, verify: bool,
-             timeout: float, grace: float, config, show: Callable[[str, int, int], None],
-             **gpu) -> Measured:
+def measured(
+    command: list[str],
+    output,
+    table,
+    workload: Workload | None,
+    verify: bool,
+    timeout: float,
+    grace: float,
+    config,
+    show: Callable[[str, int, int], None],
+    **gpu,
+) -> Measured:
     """Make the launches of ``table``, else those of the planner, into the folder ``output``.
 
     command: the server's without mns, mnbt and port. config: by default the one in the model's
@@ -52,32 +63,65 @@ def measured(command: list[str], output, table, workload: Workload | None, verif
     server, chunked = _settings(command)
     name = str(server.get("model"))
     config = config or _config_of(name)
-    wanted = _read_plan(table) if table else _flags(plan_launches(config, workload, chunked, **{
-        name: value for name, value in server.items() if name in (
-            "max_model_len", "tensor_parallel_size", "pipeline_parallel_size")},
-        **({"utilization": server["gpu_memory_utilization"]}
-           if "gpu_memory_utilization" in server else {}), **gpu).launches)
+    wanted = (
+        _read_plan(table)
+        if table
+        else _flags(
+            plan_launches(
+                config,
+                workload,
+                chunked,
+                **{
+                    name: value
+                    for name, value in server.items()
+                    if name in ("max_model_len", "tensor_parallel_size", "pipeline_parallel_size")
+                },
+                **(
+                    {"utilization": server["gpu_memory_utilization"]}
+                    if "gpu_memory_utilization" in server
+                    else {}
+                ),
+                **gpu,
+            ).launches
+        )
+    )
     with Folder(output, grace) as folder:
         folder.check(command)
         _keep(config, folder)
         learned, done, count = "", 0, len(wanted) + verify
         while done < len(wanted):
-            make(folder, command, wanted[done], timeout, TABLE,
-                 lambda text: show(f"{text}{learned}", done, count))
+            make(
+                folder,
+                command,
+                wanted[done],
+                timeout,
+                TABLE,
+                lambda text: show(f"{text}{learned}", done, count),
+            )
             done += 1
             _keep(config or _config_of(name), folder)  # the first launch may have fetched it
             model, learned = _fitted(folder, workload, chunked)
             if done == len(wanted) and not table and model and model.launches:
                 more = _flags(_more(model, workload, chunked, wanted))
-                wanted += more[:max(0, 4 + EXTRA - len(wanted))]
+                wanted += more[: max(0, 4 + EXTRA - len(wanted))]
                 count = len(wanted) + verify
         model = model_of([folder.path])
-        found = Measured(folder.path / TABLE, tuple(folder.launches()), model,
-                         workload and find_optimum(model, workload, chunked))
+        found = Measured(
+            folder.path / TABLE,
+            tuple(folder.launches()),
+            model,
+            workload and find_optimum(model, workload, chunked),
+        )
         best = found.optimum.recommended if verify else None
         if best:
-            make(folder, command, (best.max_num_seqs, best.max_num_batched_tokens), timeout, VERIFY,
-                 lambda text: show(f"{text} (verify)", done, count))
+            make(
+                folder,
+                command,
+                (best.max_num_seqs, best.max_num_batched_tokens),
+                timeout,
+                VERIFY,
+                lambda text: show(f"{text} (verify)", done, count),
+            )
             found = replace(found, verification=verified([folder.path], found.optimum))
         show("", done + bool(best), count)
         return found
@@ -101,10 +145,16 @@ def _settings(command: list[str]) -> tuple[dict, bool]:
 def _config_of(model: str) -> Path | None:
     """The config.json in a model's folder, or of a model's name in Hugging Face's cache."""
     home = Path(os.environ.get("HF_HOME") or "~/.cache/huggingface").expanduser()
-    cache = Path(os.environ.get("HF_HUB_CACHE") or home / "hub",
-                 f"models--{model.replace('/', '--')}", "snapshots")
-    found = [path for path in (Path(model, "config.json"), *sorted(cache.glob("*/config.json")))
-             if path.is_file()]
+    cache = Path(
+        os.environ.get("HF_HUB_CACHE") or home / "hub",
+        f"models--{model.replace('/', '--')}",
+        "snapshots",
+    )
+    found = [
+        path
+        for path in (Path(model, "config.json"), *sorted(cache.glob("*/config.json")))
+        if path.is_file()
+    ]
     return found[0] if found else None
 
 
@@ -117,8 +167,9 @@ def _keep(config, folder: Folder) -> None:
 
 def _flags(launches) -> list[tuple[int, int]]:
     """(mns, mnbt) of each, none twice."""
-    return list(dict.fromkeys((launch.max_num_seqs, launch.max_num_batched_tokens)
-                              for launch in launches))
+    return list(
+        dict.fromkeys((launch.max_num_seqs, launch.max_num_batched_tokens) for launch in launches)
+    )
 
 
 def _more(model: MemoryModel, workload, chunked, made) -> list[NextLaunch]:
@@ -126,8 +177,10 @@ def _more(model: MemoryModel, workload, chunked, made) -> list[NextLaunch]:
     missing = next_launches(model, made)
     if missing or workload is None or model.k_source != "assumed 0":
         return missing
-    launch = next_launch(find_optimum(model, workload, chunked), 1 if chunked else max(
-        fitted.launch.max_model_len or 1 for fitted in model.launches)).launch
+    launch = next_launch(
+        find_optimum(model, workload, chunked),
+        1 if chunked else max(fitted.launch.max_model_len or 1 for fitted in model.launches),
+    ).launch
     return [launch] if launch else []
 
 
@@ -148,6 +201,9 @@ def _fitted(folder: Folder, workload, chunked) -> tuple[MemoryModel | None, str]
     best = workload and find_optimum(model, workload, chunked).recommended
     if best:
         return model, f"; so far mns {best.max_num_seqs}, mnbt {best.max_num_batched_tokens}"
-    known = [f"{name.upper()} {value.n / 2**20:.3g} MiB" for name in ("k1", "k2")
-             if is_known(value := getattr(model, name))]
+    known = [
+        f"{name.upper()} {value.n / 2**20:.3g} MiB"
+        for name in ("k1", "k2")
+        if is_known(value := getattr(model, name))
+    ]
     return model, "".join(f"; {text}" for text in known)

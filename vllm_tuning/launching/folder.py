@@ -31,8 +31,10 @@ class Folder:
         while not _locked(self.lock):
             if time.monotonic() > deadline:
                 os.close(self.lock)
-                raise InputError(f"{self.path}: another measure works in this folder; wait for it, "
-                                 "or give another -o DIR")
+                raise InputError(
+                    f"{self.path}: another measure works in this folder; wait for it, "
+                    "or give another -o DIR"
+                )
             time.sleep(0.05)
         for table in (TABLE, VERIFY):
             for left in self.path.glob(f".{table}.*"):  # of a driver that was killed as it wrote
@@ -48,8 +50,11 @@ class Folder:
 
     def made(self, flags: tuple[int, int], table: str = TABLE) -> list[Launch]:
         """The launches at these flags, [] where they are still to be made."""
-        return [launch for launch in self.launches(table)
-                if (launch.source or "").partition(":")[0] == self.log(flags).name]
+        return [
+            launch
+            for launch in self.launches(table)
+            if (launch.source or "").partition(":")[0] == self.log(flags).name
+        ]
 
     def add(self, launches: list[Launch], table: str = TABLE) -> None:
         """Whole or not at all."""
@@ -68,14 +73,16 @@ class Folder:
         """Raises InputError where the folder holds launches of another command, or other ones."""
         for launch in (*self.launches(), *self.launches(VERIFY)):
             if not re.match(r"mns\d+-mnbt\d+\.log:", launch.source or ""):
-                raise InputError(f"{launch.where}: measure did not make this launch; give another "
-                                 "-o DIR")
+                raise InputError(
+                    f"{launch.where}: measure did not make this launch; give another -o DIR"
+                )
         for path in sorted((self.path / LOGS).glob("mns*.log")):
             with path.open(encoding="utf-8", errors="replace") as file:
                 first = file.readline().removeprefix("+ ").rstrip("\n")
             if first and not first.startswith(shlex.join(command) + " --max-num-seqs "):
-                raise InputError(f"{path}: was made by another command, {first[:200]!r}; give "
-                                 "another -o DIR")
+                raise InputError(
+                    f"{path}: was made by another command, {first[:200]!r}; give another -o DIR"
+                )
 
 
 def _locked(descriptor: int) -> bool:
@@ -89,7 +96,12 @@ def _locked(descriptor: int) -> bool:
 def with_flags(launches: list[Launch], flags: tuple[int, int], log: Path) -> list[Launch]:
     """The records of a log under its name, with the flags it was started with where it has none."""
     seqs, tokens = flags
-    return [replace(launch, source=f"{log.name}:{launch.where.rpartition(':')[2]}",
-                    max_num_seqs=launch.max_num_seqs or seqs,
-                    max_num_batched_tokens=launch.max_num_batched_tokens or tokens)
-            for launch in launches]
+    return [
+        replace(
+            launch,
+            source=f"{log.name}:{launch.where.rpartition(':')[2]}",
+            max_num_seqs=launch.max_num_seqs or seqs,
+            max_num_batched_tokens=launch.max_num_batched_tokens or tokens,
+        )
+        for launch in launches
+    ]

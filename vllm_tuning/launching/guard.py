@@ -24,9 +24,16 @@ def main(grace: float, lock: int, command: list[str]) -> None:
         signal.signal(number, lambda *_: None)  # a handler: the server does not inherit it
     with suppress(AttributeError):  # whoever loses its parent becomes a child of this process
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    server = os.posix_spawnp(command[0], command, os.environ, file_actions=[
-        (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0), (os.POSIX_SPAWN_DUP2, 2, 1),
-        (os.POSIX_SPAWN_CLOSE, lock)])
+    server = os.posix_spawnp(
+        command[0],
+        command,
+        os.environ,
+        file_actions=[
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_DUP2, 2, 1),
+            (os.POSIX_SPAWN_CLOSE, lock),
+        ],
+    )
     status = None
     while status is None and not select.select([0], [], [], POLL)[0]:
         status = exit_status(server)

@@ -23,7 +23,7 @@ from .server import Server, executable, free_port
 READY = re.compile(rb"init engine \(profile, create kv cache|Application startup complete")
 LOST = re.compile(FATAL.encode())
 TAKEN = re.compile(rb"Address already in use|EADDRINUSE")
-TRIES = 3             # of a launch whose port was taken by someone else meanwhile
+TRIES = 3  # of a launch whose port was taken by someone else meanwhile
 SHORTEST, LONGEST = 0.02, 0.5  # seconds between two looks into the log
 _OURS = ("--max-num-seqs", "--max-num-batched-tokens", "--port")
 
@@ -47,8 +47,14 @@ def interruptible():
         signal(SIGTERM, before)
 
 
-def make(folder: Folder, command: list[str], flags: tuple[int, int], timeout: float,
-         table: str = TABLE, show: Callable[[str], None] = lambda text: None) -> list[Launch]:
+def make(
+    folder: Folder,
+    command: list[str],
+    flags: tuple[int, int],
+    timeout: float,
+    table: str = TABLE,
+    show: Callable[[str], None] = lambda text: None,
+) -> list[Launch]:
     """The launch at ``flags`` (mns, mnbt), made unless it is in the table; more with DP engines.
 
     A launch that gives no figures within ``timeout`` seconds, or ends before, is one with the
@@ -67,14 +73,26 @@ def make(folder: Folder, command: list[str], flags: tuple[int, int], timeout: fl
 
 def _run(folder: Folder, command, flags, timeout, show) -> tuple[str | None, Path]:
     """Start, wait, stop: why it is not up, None if it is; and the log."""
-    full = [*command, *(text for name, flag in zip(KNOBS, flags)
-                        for text in (f"--{name.replace('_', '-')}", str(flag))),
-            "--port", str(free_port())]
+    full = [
+        *command,
+        *(
+            text
+            for name, flag in zip(KNOBS, flags)
+            for text in (f"--{name.replace('_', '-')}", str(flag))
+        ),
+        "--port",
+        str(free_port()),
+    ]
     log = folder.begin_log(flags, full)
     environment = os.environ | {"VLLM_LOGGING_LEVEL": "DEBUG"}
     with Server(full, log, environment, folder.grace, folder.lock) as server:
-        outcome = _wait(server, log, timeout, folder.grace, lambda text: show(
-            f"mns {flags[0]}, mnbt {flags[1]}: {text}"))
+        outcome = _wait(
+            server,
+            log,
+            timeout,
+            folder.grace,
+            lambda text: show(f"mns {flags[0]}, mnbt {flags[1]}: {text}"),
+        )
     return outcome, log
 
 
@@ -90,9 +108,13 @@ def _wait(server: Server, log: Path, timeout: float, grace: float, show) -> str 
             tail = (tail + new)[-200:]
             if ended:
                 status = server.exit_status()
-                return "ended " + ("before it was up" if status is None else
-                                   f"by signal {-status}" if status < 0 else
-                                   f"with status {status}")
+                return "ended " + (
+                    "before it was up"
+                    if status is None
+                    else f"by signal {-status}"
+                    if status < 0
+                    else f"with status {status}"
+                )
             waited = time.monotonic() - begin
             if lost:  # it should exit by itself now
                 timeout = min(timeout, waited + grace)
@@ -114,9 +136,12 @@ def _read(log: Path, flags: tuple[int, int], outcome: str | None) -> list[Launch
         return launches
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[1:]
     last = next((f", after: {line[:200]}" for line in map(_plain, reversed(lines)) if line), "")
-    return [launch if launch.status == "failed" else
-            replace(launch, status="failed", error=launch.error or f"the server {outcome}{last}")
-            for launch in launches]
+    return [
+        launch
+        if launch.status == "failed"
+        else replace(launch, status="failed", error=launch.error or f"the server {outcome}{last}")
+        for launch in launches
+    ]
 
 
 def _plain(line: str) -> str:

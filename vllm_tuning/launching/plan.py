@@ -28,11 +28,11 @@ from ..workload import Workload
 
 LLAMA_3_8B = {"hidden_size": 4096, "intermediate_size": 14336, "vocab_size": 128256}
 PRINTED = 0.005 * GIB  # half of the last digit that vLLM prints
-ROUNDING = 0.01        # of a slope, at most
-SURE = 1.5             # times the other branch's peak, above what both share
-FEW = 16               # requests of group 2
-SMALLEST = 128         # tokens of a step that any model takes
-USUAL = 256, 4096      # (mns, mnbt) where nothing tells the answer
+ROUNDING = 0.01  # of a slope, at most
+SURE = 1.5  # times the other branch's peak, above what both share
+FEW = 16  # requests of group 2
+SMALLEST = 128  # tokens of a step that any model takes
+USUAL = 256, 4096  # (mns, mnbt) where nothing tells the answer
 LARGEST = 4096, 65536
 
 
@@ -46,13 +46,17 @@ class Plan:
 
     def to_dict(self) -> dict:
         """JSON of ``plan``: ``expected`` is the answer by the estimates, null without a GPU."""
-        return {"launches": [vars(launch) for launch in self.launches], "notes": list(self.notes),
-                "expected": self.expected and dict(zip(
-                    ("max_num_seqs", "max_num_batched_tokens"), self.expected))}
+        return {
+            "launches": [vars(launch) for launch in self.launches],
+            "notes": list(self.notes),
+            "expected": self.expected
+            and dict(zip(("max_num_seqs", "max_num_batched_tokens"), self.expected)),
+        }
 
 
-def plan_launches(config=None, workload: Workload | None = None, chunked_prefill: bool = True,
-                  **flags) -> Plan:
+def plan_launches(
+    config=None, workload: Workload | None = None, chunked_prefill: bool = True, **flags
+) -> Plan:
     """The first launches for a model. ``flags`` are those of ``budget.capacity``: ``gpu_memory``
     in bytes, ``max_model_len``, ``vllm_version`` and so on. Raises InputError."""
     found = capacity(config, lengths=(workload,) if workload else (), **flags) if config else None
@@ -65,13 +69,18 @@ class _Planner:
     def __init__(self, found: Capacity | None, workload, chunked_prefill: bool, flags: dict):
         self.config = found.config if found else ModelConfig("Llama 3 8B", LLAMA_3_8B)
         self.version = flags.get("vllm_version")
-        self.notes = [] if found else ["No config.json: the widths of a Llama 3 8B are taken, on "
-                                       "whatever GPU."]
+        self.notes = (
+            []
+            if found
+            else ["No config.json: the widths of a Llama 3 8B are taken, on whatever GPU."]
+        )
         self.known_k = bool(found)
         longest = found.max_model_len if found else flags.get("max_model_len")
         if not (chunked_prefill or longest):
-            raise InputError("without chunked prefill max_num_batched_tokens is at least "
-                             "max_model_len: give that, or the model's config.json")
+            raise InputError(
+                "without chunked prefill max_num_batched_tokens is at least "
+                "max_model_len: give that, or the model's config.json"
+            )
         self.least = SMALLEST if chunked_prefill else max(SMALLEST, longest)
         unit = found.cache.block_bytes / 2 if found and not found.cache.hybrid else PRINTED
         self.error = min(PRINTED, unit) / ROOT3
@@ -84,15 +93,23 @@ class _Planner:
 
     def slopes(self, seqs: int) -> tuple[float, float, float]:
         """K1, K2, k at so many requests."""
-        return profile_slopes(self.config, Server(
-            total_memory=0, gpu_memory_utilization=1, max_num_seqs=seqs, max_num_batched_tokens=1,
-            vllm_version=self.version))
+        return profile_slopes(
+            self.config,
+            Server(
+                total_memory=0,
+                gpu_memory_utilization=1,
+                max_num_seqs=seqs,
+                max_num_batched_tokens=1,
+                vllm_version=self.version,
+            ),
+        )
 
     def _answer(self, found: Capacity, workload, left_over) -> tuple[float, float] | None:
         if self.room <= 0:
             self.notes.append(
                 "By the estimate this GPU holds no request of max_model_len "
-                f"{found.max_model_len:,}: vLLM would not start. Give a shorter --max-model-len.")
+                f"{found.max_model_len:,}: vLLM would not start. Give a shorter --max-model-len."
+            )
             self.room = None
         k1, k2, k = self.slopes(128)
         if workload is None or left_over <= 0 or k1 <= k:
@@ -103,26 +120,37 @@ class _Planner:
     def plan(self) -> Plan:
         seqs, tokens = self.answer or USUAL
         if not self.answer:
-            self.notes.append(f"The answer is taken to be near mns {seqs:,}, mnbt {tokens:,}: "
-                              "config.json, a GPU and the lengths of requests would tell.")
-        return Plan((*(NextLaunch(*pair, GROUP_1) for pair in self.group_1(seqs)),
-                     *(NextLaunch(*pair, GROUP_2) for pair in self.group_2(tokens))),
-                    tuple(self.notes), self.answer)
+            self.notes.append(
+                f"The answer is taken to be near mns {seqs:,}, mnbt {tokens:,}: "
+                "config.json, a GPU and the lengths of requests would tell."
+            )
+        return Plan(
+            (
+                *(NextLaunch(*pair, GROUP_1) for pair in self.group_1(seqs)),
+                *(NextLaunch(*pair, GROUP_2) for pair in self.group_2(tokens)),
+            ),
+            tuple(self.notes),
+            self.answer,
+        )
 
     def group_1(self, seqs: float) -> list[tuple[int, int]]:
         """Few tokens, so that the sampler sets the peak: one budget for both, or each its own."""
         low = max(2, _power(seqs / 2), 128 if seqs >= 128 else 0)
         k1, k2, k = self.slopes(low)
         while True:
-            high = self._apart(low, k2, LARGEST[0], lambda high: k2 * high + k * max(
-                high, self.least))
+            high = self._apart(
+                low, k2, LARGEST[0], lambda high: k2 * high + k * max(high, self.least)
+            )
             for budgets in [(max(high, self.least),) * 2] + [
-                    (max(low, self.least), max(high, self.least))] * self.known_k:
+                (max(low, self.least), max(high, self.least))
+            ] * self.known_k:
                 if k2 * low >= SURE * (k1 - k) * budgets[0]:
                     return list(zip((low, high), budgets))
             if 2 * low > LARGEST[0] / 4:
-                self.notes.append("By the estimate the model run sets the peak of group 1 too, as "
-                                  "far as vLLM's rules let it be planned.")
+                self.notes.append(
+                    "By the estimate the model run sets the peak of group 1 too, as "
+                    "far as vLLM's rules let it be planned."
+                )
                 return [(low, budgets[0]), (high, budgets[1])]
             low *= 2
 
@@ -140,18 +168,24 @@ class _Planner:
 
     def _apart(self, low: int, slope: float, most: int, peak) -> int:
         """The other end of a group: four times the first, more where the rounding asks for it."""
+
         def fits(high):
             return high <= most if self.room is None else peak(high) <= self.room
 
         high = 4 * low
-        while slope_error((low, high), self.error) > ROUNDING * slope and 2 * high <= most and fits(
-                2 * high):
+        while (
+            slope_error((low, high), self.error) > ROUNDING * slope
+            and 2 * high <= most
+            and fits(2 * high)
+        ):
             high *= 2
         while high > 2 * low and not fits(high):
             high //= 2
         if (error := slope_error((low, high), self.error)) > ROUNDING * slope:
-            self.notes.append(f"From {low:,} to {high:,} the rounding of the log leaves "
-                              f"{error / slope:.0%} of the slope open, by the estimate.")
+            self.notes.append(
+                f"From {low:,} to {high:,} the rounding of the log leaves "
+                f"{error / slope:.0%} of the slope open, by the estimate."
+            )
         return high
 
 
@@ -188,9 +222,14 @@ class Step:
         return self.launch is None and self.stderr is not None
 
     def to_dict(self) -> dict:
-        return {"next": self.launch and vars(self.launch), "enough": self.enough, "why": self.why,
-                "max_num_seqs": self.seqs, "max_num_seqs_stderr": self.stderr,
-                "max_num_seqs_stderr_after": self.stderr_after}
+        return {
+            "next": self.launch and vars(self.launch),
+            "enough": self.enough,
+            "why": self.why,
+            "max_num_seqs": self.seqs,
+            "max_num_seqs_stderr": self.stderr,
+            "max_num_seqs_stderr_after": self.stderr_after,
+        }
 
 
 def next_launch(optimum: Optimum, least_budget: int = 1) -> Step:
@@ -204,14 +243,18 @@ def next_launch(optimum: Optimum, least_budget: int = 1) -> Step:
     model = optimum.model
     if model.next_launches:
         first = model.next_launches[0]
-        return Step(replace(first, max_num_batched_tokens=max(
-            first.max_num_batched_tokens, least_budget)), f"It is not known yet: {first.why}.")
+        return Step(
+            replace(first, max_num_batched_tokens=max(first.max_num_batched_tokens, least_budget)),
+            f"It is not known yet: {first.why}.",
+        )
     if optimum.max_num_seqs is None:
         return Step(None, f"No launch of these two flags would help: {optimum.reason}.")
     model = with_open_k(model)
     seqs, _ = point = optimum_of(model, optimum.workload.length)
-    tried = [(_variance_after(model, seqs, *flags), *flags)
-             for flags in _candidates(model, point, optimum.workload, least_budget)]
+    tried = [
+        (_variance_after(model, seqs, *flags), *flags)
+        for flags in _candidates(model, point, optimum.workload, least_budget)
+    ]
     if not tried:
         return Step(None, "No launch tells more.", seqs.n, seqs.s)
     least = min(tried)[0]
@@ -219,8 +262,14 @@ def next_launch(optimum: Optimum, least_budget: int = 1) -> Step:
     variance, *flags = min(good, key=lambda each: _distance(each[1:], point))
     after = math.sqrt(variance)
     if NORMAL_95 * (seqs.s - after) < max(1.0, 0.001 * seqs.n):
-        return Step(None, f"Enough: the best next launch, {serve_flags(*flags)}, would gain less "
-                    "than one request or 0.1 %.", seqs.n, seqs.s, after)
+        return Step(
+            None,
+            f"Enough: the best next launch, {serve_flags(*flags)}, would gain less "
+            "than one request or 0.1 %.",
+            seqs.n,
+            seqs.s,
+            after,
+        )
     sampler = _branch(model, *flags)[0]
     why = "It shrinks the error of the recommendation most."
     if sampler and model.k_source == "assumed 0":
@@ -243,26 +292,38 @@ def with_open_k(model: MemoryModel) -> MemoryModel:
 def _candidates(model: MemoryModel, point, workload: Workload, least_budget: int):
     """Flags in powers of two that vLLM accepts, that leave a pool, and whose branch is certain."""
     launched = [fitted.launch for fitted in model.launches]
-    most = [max(4 * value.n, max(getattr(launch, name) or 1 for launch in launched))
-            for value, name in zip(point, ("max_num_seqs", "max_num_batched_tokens"))]
+    most = [
+        max(4 * value.n, max(getattr(launch, name) or 1 for launch in launched))
+        for value, name in zip(point, ("max_num_seqs", "max_num_batched_tokens"))
+    ]
     longest = max(workload.length, max(launch.max_model_len or 1 for launch in launched))
     least_seqs = 128 if point[0].n >= 128 else 2
-    usual = min((fitted.launch.max_num_batched_tokens for fitted in model.launches
-                 if fitted.branch == "sampler"), default=SMALLEST)
+    usual = min(
+        (
+            fitted.launch.max_num_batched_tokens
+            for fitted in model.launches
+            if fitted.branch == "sampler"
+        ),
+        default=SMALLEST,
+    )
     for seqs in _powers(FEW, most[0]):
         for tokens in _powers(max(seqs, SMALLEST), most[1]):
             budget = max(tokens, least_budget)
             sampler, certain = _branch(model, seqs, budget)
-            if sampler and (seqs < least_seqs or not model.k.s and budget > max(
-                    seqs, usual, least_budget)):
+            if sampler and (
+                seqs < least_seqs or not model.k.s and budget > max(seqs, usual, least_budget)
+            ):
                 continue  # group 1 keeps its budget, unless hidden states are to be measured
             if certain and model.pool(seqs, budget).n >= model.request_bytes(longest, budget):
                 yield seqs, budget
 
 
 def _powers(low: int, high: float):
-    return (2**power for power in range(math.ceil(math.log2(low)), math.floor(math.log2(high)) + 1)
-            ) if high >= low else ()
+    return (
+        (2**power for power in range(math.ceil(math.log2(low)), math.floor(math.log2(high)) + 1))
+        if high >= low
+        else ()
+    )
 
 
 def _branch(model: MemoryModel, seqs: int, tokens: int) -> tuple[bool, bool]:
@@ -278,7 +339,7 @@ def _variance_after(model: MemoryModel, wanted, seqs: int, tokens: int) -> float
     reading = pool if model.route == "kv_only" else model.left_over - pool
     spread = max(1.0, model.chi2 / model.dof) if model.dof > 0 else 1.0
     (before, shared), (_, own) = covariance_matrix([wanted, reading])
-    return before - shared**2 / (own + (model.unit / 2 / ROOT3)**2 * spread)
+    return before - shared**2 / (own + (model.unit / 2 / ROOT3) ** 2 * spread)
 
 
 def _distance(flags, point) -> float:

@@ -57,6 +57,7 @@ def _watch(module: str, name: str) -> bool:
 
 def _log():
     from vllm.logger import init_logger
+
     return init_logger("vllm.tuning")  # below "vllm", whose handler prints it
 
 
@@ -76,19 +77,35 @@ class Figures:
     A method named like a figure gives it, or raises with the reason why it is unknown.
     """
 
-    NAMES = ("total_memory", "gpu_memory_utilization", "requested_memory", "model_weights",
-             "non_torch", "peak_activation", "cuda_graph_estimated", "cuda_graph", "kv_cache",
-             "kv_cache_tokens", "num_gpu_blocks", "block_size", "max_num_seqs",
-             "max_num_batched_tokens", "max_model_len", "vllm_version")
+    NAMES = (
+        "total_memory",
+        "gpu_memory_utilization",
+        "requested_memory",
+        "model_weights",
+        "non_torch",
+        "peak_activation",
+        "cuda_graph_estimated",
+        "cuda_graph",
+        "kv_cache",
+        "kv_cache_tokens",
+        "num_gpu_blocks",
+        "block_size",
+        "max_num_seqs",
+        "max_num_batched_tokens",
+        "max_model_len",
+        "vllm_version",
+    )
 
     def __init__(self, worker):
         self.worker = worker
         self.answer = self.result = self.peak = self.pool = self.graphs = None
-        for name, around in (("determine_available_memory", self._around_profile),
-                             ("determine_num_available_blocks", self._around_profile),  # V0
-                             ("initialize_from_config", self._around_pool),
-                             ("compile_or_warm_up_model", self._around_warm_up),
-                             ("_warm_up_model", self._around_warm_up)):  # V0
+        for name, around in (
+            ("determine_available_memory", self._around_profile),
+            ("determine_num_available_blocks", self._around_profile),  # V0
+            ("initialize_from_config", self._around_pool),
+            ("compile_or_warm_up_model", self._around_warm_up),
+            ("_warm_up_model", self._around_warm_up),
+        ):  # V0
             if hasattr(type(worker), name):
                 setattr(worker, name, self._wrapped(name, around))
 
@@ -102,6 +119,7 @@ class Figures:
 
     def _wrapped(self, name, around):
         """The worker's method: called once, with its own answer and errors, inside ``around``."""
+
         def method(*args, **kwargs):
             steps = around(*args, *kwargs.values())
             _safely(name, next, steps)
@@ -112,6 +130,7 @@ class Figures:
                 raise
             _safely(name, steps.send, answer)
             return answer
+
         return method
 
     def _around_profile(self, *_):
@@ -185,8 +204,12 @@ class Figures:
         """P as the pool was charged with it, without the graphs."""
         if self.peak is not None:
             return self.peak
-        return _of(self.result, "transient_peak_headroom", "torch_peak_increase",
-                   "torch_peak_increase_in_bytes")
+        return _of(
+            self.result,
+            "transient_peak_headroom",
+            "torch_peak_increase",
+            "torch_peak_increase_in_bytes",
+        )
 
     def non_torch(self):
         """N; where the release has no figure of it, what the balance leaves."""
@@ -194,8 +217,12 @@ class Figures:
             return _of(self.result, "total_consumed") - self.model_weights()
         with suppress(LookupError):
             return _of(self.result, "non_torch_increase", "non_torch_increase_in_bytes")
-        return (self.requested_memory() - self.model_weights() - self.peak_activation()
-                - self.kv_cache())
+        return (
+            self.requested_memory()
+            - self.model_weights()
+            - self.peak_activation()
+            - self.kv_cache()
+        )
 
     def cuda_graph_estimated(self):
         return getattr(self.worker, "cudagraph_memory_estimate", None)
@@ -255,8 +282,11 @@ def _of(thing, *names: str):
 @contextmanager
 def _profiling_results(worker: type):
     """Collects what vLLM's memory_profiling gives the worker; None where it does not use it."""
-    modules = [module for base in worker.__mro__ if hasattr(
-        module := sys.modules.get(base.__module__), "memory_profiling")]
+    modules = [
+        module
+        for base in worker.__mro__
+        if hasattr(module := sys.modules.get(base.__module__), "memory_profiling")
+    ]
     results = []
 
     def remembering(profiling):
@@ -265,6 +295,7 @@ def _profiling_results(worker: type):
             with profiling(*args, **kwargs) as result:
                 results.append(result)
                 yield result
+
         return remembered
 
     originals = [module.memory_profiling for module in modules]

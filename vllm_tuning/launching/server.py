@@ -23,8 +23,13 @@ class Server:
         with log.open("ab") as out:
             self.guard = subprocess.Popen(
                 [sys.executable, "-I", "-S", str(_GUARD), str(grace), str(lock), *command],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=out, env=environment,
-                start_new_session=True, pass_fds=[lock])
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=out,
+                env=environment,
+                start_new_session=True,
+                pass_fds=[lock],
+            )
 
     def __enter__(self) -> "Server":
         return self
@@ -51,8 +56,10 @@ class Server:
 def executable(command: list[str]) -> None:
     """Raises InputError where there is no such program."""
     if not shutil.which(command[0]):
-        raise InputError(f"{command[0]}: no such program on the PATH; activate the environment "
-                         "that vLLM is installed in, or give its path")
+        raise InputError(
+            f"{command[0]}: no such program on the PATH; activate the environment "
+            "that vLLM is installed in, or give its path"
+        )
 
 
 def free_port() -> int:

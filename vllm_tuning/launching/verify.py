@@ -41,9 +41,15 @@ class Check:
         return abs(self.difference.n) <= TWO_SIDED_95 * self.difference.s
 
     def to_dict(self) -> dict:
-        return {"name": self.name, "unit": self.unit, "predicted": self.predicted.n,
-                "predicted_stderr": self.predicted.s, "measured": self.measured.n,
-                "measured_stderr": self.measured.s, "within": self.within}
+        return {
+            "name": self.name,
+            "unit": self.unit,
+            "predicted": self.predicted.n,
+            "predicted_stderr": self.predicted.s,
+            "measured": self.measured.n,
+            "measured_stderr": self.measured.s,
+            "within": self.within,
+        }
 
 
 @dataclass(frozen=True)
@@ -74,31 +80,46 @@ class Verification:
     @property
     def _agreement(self) -> str:
         pools = {check.unit: check.predicted.n for check in self.checks if check.name == POOL}
-        outside = {abs(check.difference.n) / pools.get(check.unit, check.predicted.n): check
-                   for check in self.checks if not check.within}
+        outside = {
+            abs(check.difference.n) / pools.get(check.unit, check.predicted.n): check
+            for check in self.checks
+            if not check.within
+        }
         if not outside:
             return "As predicted: every figure is within its error bars."
         share, worst = max(outside.items())
-        how = (f"{worst.name} differs by {worst.difference.n:+,.4g} {worst.unit}, {share:.2%} of "
-               "the pool")
-        return (f"Close, but outside of the error bars: {how}." if share <= FAR else
-                f"Not as predicted: {how}. Add this launch to the others and ask again.")
+        how = (
+            f"{worst.name} differs by {worst.difference.n:+,.4g} {worst.unit}, {share:.2%} of "
+            "the pool"
+        )
+        return (
+            f"Close, but outside of the error bars: {how}."
+            if share <= FAR
+            else f"Not as predicted: {how}. Add this launch to the others and ask again."
+        )
 
     @property
     def _room(self) -> str:
         if self.holds is None:
             return ""
-        return (f"The measured pool holds {self.requests:,.1f} full requests, so "
-                f"{self.launch.max_num_seqs:,} at once "
-                + ("never preempt." if self.holds else "can preempt: too many."))
+        return (
+            f"The measured pool holds {self.requests:,.1f} full requests, so "
+            f"{self.launch.max_num_seqs:,} at once "
+            + ("never preempt." if self.holds else "can preempt: too many.")
+        )
 
     def to_dict(self) -> dict:
         """JSON of ``measure --verify``: GiB and tokens."""
-        return {"max_num_seqs": self.launch.max_num_seqs,
-                "max_num_batched_tokens": self.launch.max_num_batched_tokens,
-                "status": self.launch.status, "error": self.launch.error,
-                "checks": [check.to_dict() for check in self.checks],
-                "concurrency": self.requests, "holds": self.holds, "verdict": self.verdict}
+        return {
+            "max_num_seqs": self.launch.max_num_seqs,
+            "max_num_batched_tokens": self.launch.max_num_batched_tokens,
+            "status": self.launch.status,
+            "error": self.launch.error,
+            "checks": [check.to_dict() for check in self.checks],
+            "concurrency": self.requests,
+            "holds": self.holds,
+            "verdict": self.verdict,
+        }
 
 
 def verify(optimum: Optimum, launch: Launch) -> Verification:
@@ -113,23 +134,38 @@ def verify(optimum: Optimum, launch: Launch) -> Verification:
     sized = Pool(model, optimum.workload, 1)
     checks = [
         _in_gib(POOL, pool, model, launch, "kv_cache"),
-        _in_gib("peak activation", model.left_over - model.graph_charge - pool, model, launch,
-                "peak_activation"),
-        launch.kv_cache_tokens and (tokens := sized.whole_tokens(*flags)) and Check(
-            POOL, "tokens", ufloat(tokens, sized.stderr(*flags)), exact(launch.kv_cache_tokens))]
-    return Verification(launch, tuple(check for check in checks if check),
-                        _requests(optimum, launch),
-                        launch.error or "the launch printed neither its pool nor its peak")
+        _in_gib(
+            "peak activation",
+            model.left_over - model.graph_charge - pool,
+            model,
+            launch,
+            "peak_activation",
+        ),
+        launch.kv_cache_tokens
+        and (tokens := sized.whole_tokens(*flags))
+        and Check(
+            POOL, "tokens", ufloat(tokens, sized.stderr(*flags)), exact(launch.kv_cache_tokens)
+        ),
+    ]
+    return Verification(
+        launch,
+        tuple(check for check in checks if check),
+        _requests(optimum, launch),
+        launch.error or "the launch printed neither its pool nor its peak",
+    )
 
 
-def _in_gib(name: str, predicted: UFloat, model: MemoryModel, launch: Launch,
-            attribute: str) -> Check | None:
+def _in_gib(
+    name: str, predicted: UFloat, model: MemoryModel, launch: Launch, attribute: str
+) -> Check | None:
     measured = getattr(launch, attribute)
     if measured is None or not is_known(predicted):
         return None
     others = [fitted.launch for fitted in model.launches]
     error = rounding(column([*others, launch], attribute))[-1]
-    return Check(name, "GiB", (predicted + ufloat(0, GRANULES)) / GIB, ufloat(measured, error) / GIB)
+    return Check(
+        name, "GiB", (predicted + ufloat(0, GRANULES)) / GIB, ufloat(measured, error) / GIB
+    )
 
 
 def _requests(optimum: Optimum, launch: Launch) -> float | None:
@@ -138,8 +174,9 @@ def _requests(optimum: Optimum, launch: Launch) -> float | None:
     if launch.kv_cache_tokens and not model.hybrid:
         return (launch.kv_cache_tokens / model.block_size - 1) / size
     if launch.kv_cache and model.request_forms(optimum.workload.length):
-        return launch.kv_cache / model.request_bytes(optimum.workload.length,
-                                                     launch.max_num_batched_tokens)
+        return launch.kv_cache / model.request_bytes(
+            optimum.workload.length, launch.max_num_batched_tokens
+        )
     return None
 
 
@@ -153,5 +190,11 @@ def verified(sources, optimum: Optimum) -> Verification | None:
     if best is None or not beside.is_file():
         return None
     flags = best.max_num_seqs, best.max_num_batched_tokens
-    return next((verify(optimum, launch) for launch in reversed(read_launches(beside)) if flags == (
-        launch.max_num_seqs, launch.max_num_batched_tokens)), None)
+    return next(
+        (
+            verify(optimum, launch)
+            for launch in reversed(read_launches(beside))
+            if flags == (launch.max_num_seqs, launch.max_num_batched_tokens)
+        ),
+        None,
+    )

@@ -23,8 +23,10 @@ def observed_request(window: Window) -> Workload | None:
 
 def longest_length(window: Window) -> float | None:
     """Tokens that no finished request exceeded, by the ends of the histograms; inf if open."""
-    ends = [each and each.quantile(1.0) for each in map(
-        window.histogram, ("prompt_length", "output_length"))]
+    ends = [
+        each and each.quantile(1.0)
+        for each in map(window.histogram, ("prompt_length", "output_length"))
+    ]
     return None if None in ends else sum(ends)
 
 
@@ -33,15 +35,22 @@ def against_preemption(window: Window, server: Server) -> str:
     pool, request = server.pool(window), observed_request(window)
     seqs = server.max_num_seqs or round(window.peak("running") or 0)
     if request is None or pool is None:
-        lacking = ("no finished request tells the length" if request is None else
-                   "the pool is not known in tokens")
-        return ("lower --max-num-seqs, or give the KV cache more memory; by how much is not known: "
-                f"{lacking}")
+        lacking = (
+            "no finished request tells the length"
+            if request is None
+            else "the pool is not known in tokens"
+        )
+        return (
+            "lower --max-num-seqs, or give the KV cache more memory; by how much is not known: "
+            f"{lacking}"
+        )
     fit, length = pool.requests(request.length), f"{request.length:,} tokens"
     what = f"requests of the observed p95 length ({length})"
     if fit < 1:
-        return (f"not one request of the observed p95 length ({length}) fits the pool of "
-                f"{pool.usable * pool.block_size:,} tokens: give the KV cache more memory")
+        return (
+            f"not one request of the observed p95 length ({length}) fits the pool of "
+            f"{pool.usable * pool.block_size:,} tokens: give the KV cache more memory"
+        )
     more = _by_the_model(server, request, seqs)
     if (missing := seqs * request.blocks(pool.block_size) - pool.usable) > 0:
         more += f"; or add {_room(missing, pool, server)}"
@@ -50,8 +59,10 @@ def against_preemption(window: Window, server: Server) -> str:
         if fit is None:
             return what
     from_to = f"from {seqs} to {fit}" if server.max_num_seqs else f"to {fit} or less"
-    return (f"lower --max-num-seqs {from_to}: the pool of {pool.usable * pool.block_size:,} tokens "
-            f"holds {fit} {what}" + f", {seqs} do not fit" * bool(seqs) + more)
+    return (
+        f"lower --max-num-seqs {from_to}: the pool of {pool.usable * pool.block_size:,} tokens "
+        f"holds {fit} {what}" + f", {seqs} do not fit" * bool(seqs) + more
+    )
 
 
 def _for_the_longest(window: Window, pool: ServedPool, seqs: int):
@@ -59,17 +70,28 @@ def _for_the_longest(window: Window, pool: ServedPool, seqs: int):
     fit = pool.requests(int(longest)) if longest and math.isfinite(longest) else 0
     if 0 < fit < seqs:
         return fit, f"requests of the longest length observed (at most {longest:,.0f} tokens)", ""
-    return None, (f"{seqs} requests of the observed p95 length fit: some are longer, or another "
-                  "cause takes blocks; lower --max-num-seqs step by step, or give the KV cache "
-                  "more memory"), ""
+    return (
+        None,
+        (
+            f"{seqs} requests of the observed p95 length fit: some are longer, or another "
+            "cause takes blocks; lower --max-num-seqs step by step, or give the KV cache "
+            "more memory"
+        ),
+        "",
+    )
 
 
 def _by_the_model(server: Server, request: Workload, seqs: int) -> str:
     """The launches' own answer; one that admits more than preempted is of another server."""
     best = server.model and find_optimum(server.model, request).recommended
-    return ("; by the launches, which know how the pool moves: "
+    return (
+        (
+            "; by the launches, which know how the pool moves: "
             + serve_flags(best.max_num_seqs, best.max_num_batched_tokens)
-            ) if best and best.max_num_seqs < seqs else ""
+        )
+        if best and best.max_num_seqs < seqs
+        else ""
+    )
 
 
 def _room(blocks: int, pool: ServedPool, server: Server) -> str:
@@ -80,11 +102,15 @@ def _room(blocks: int, pool: ServedPool, server: Server) -> str:
         return said + " (utilization, fp8 KV cache, another GPU)"
     said += f" ({tokens * pool.token_bytes / GIB:.2f} GiB"
     if launch.total_memory and launch.gpu_memory_utilization:
-        ceiling = equivalent_utilization(launch.gpu_memory_utilization, tokens * pool.token_bytes,
-                                         launch.total_memory)
+        ceiling = equivalent_utilization(
+            launch.gpu_memory_utilization, tokens * pool.token_bytes, launch.total_memory
+        )
         ceiling = math.ceil(ceiling * 1000) / 1000
-        return said + (f", --gpu-memory-utilization {ceiling:g})" if ceiling <= HIGHEST_UTILIZATION
-                       else ": more than utilization can give; fp8 KV cache or another GPU)")
+        return said + (
+            f", --gpu-memory-utilization {ceiling:g})"
+            if ceiling <= HIGHEST_UTILIZATION
+            else ": more than utilization can give; fp8 KV cache or another GPU)"
+        )
     return said + ")"
 
 
@@ -96,9 +122,11 @@ def against_a_full_pool(window: Window, server: Server) -> str:
     running, peak, parts = window.total("running")[at], float(usage[at]), []
     if running > 1:
         fewer = largest(lambda seqs: seqs * peak / running < PEAK_LIMIT)
-        parts.append(f"lower --max-num-seqs to {fewer}: {running:,.0f} running requests held "
-                     f"{peak:.1%} of the pool" + (
-                         f", {peak * pool.usable / running:.1f} blocks each" if pool else ""))
+        parts.append(
+            f"lower --max-num-seqs to {fewer}: {running:,.0f} running requests held "
+            f"{peak:.1%} of the pool"
+            + (f", {peak * pool.usable / running:.1f} blocks each" if pool else "")
+        )
     if pool:
         more = math.floor(peak * pool.usable / PEAK_LIMIT) + 1 - pool.usable
         parts.append(f"add {_room(more, pool, server)}")

@@ -11,8 +11,13 @@ from ..files import write_whole
 from ..units import InputError
 
 _PARTS = ("versions", "configuration", "capacity", "load")
-_FLAGS = ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "tensor_parallel_size",
-          "pipeline_parallel_size")
+_FLAGS = (
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "max_model_len",
+    "tensor_parallel_size",
+    "pipeline_parallel_size",
+)
 
 
 def baseline(verdict: Verdict) -> dict:
@@ -32,20 +37,32 @@ def baseline(verdict: Verdict) -> dict:
             **{name: launch and getattr(launch, name) for name in _FLAGS},
             "gpu_memory_utilization": _share(window.label("gpu_memory_utilization")),
             "kv_cache_dtype": window.label("cache_dtype"),
-            "block_size": pool and pool.block_size},
+            "block_size": pool and pool.block_size,
+        },
         "capacity": {
-            "num_gpu_blocks": pool and pool.blocks, "kv_cache_tokens": pool and pool.tokens,
-            "predicted_kv_cache_tokens": server.predicted and server.predicted.kv_cache_tokens},
+            "num_gpu_blocks": pool and pool.blocks,
+            "kv_cache_tokens": pool and pool.tokens,
+            "predicted_kv_cache_tokens": server.predicted and server.predicted.kv_cache_tokens,
+        },
         "load": {
-            **{name: value for name, value in verdict.to_dict().items() if name in (
-                "healthy", "preemptions", "kv_cache_usage_peak", "waiting_peak", "running_peak")},
-            "seconds": duration, **counts,
+            **{
+                name: value
+                for name, value in verdict.to_dict().items()
+                if name
+                in ("healthy", "preemptions", "kv_cache_usage_peak", "waiting_peak", "running_peak")
+            },
+            "seconds": duration,
+            **counts,
             "generation_tokens_per_second": counts["generation_tokens"] / duration
-            if duration and counts["generation_tokens"] else None,
+            if duration and counts["generation_tokens"]
+            else None,
             "requests_finished": finished and count(finished.count),
             "steps": steps and count(steps.count),
-            **{f"mean_{name}" + "_seconds" * (not name.endswith("length")): each and each.mean
-               for name, each in seen.items()}},
+            **{
+                f"mean_{name}" + "_seconds" * (not name.endswith("length")): each and each.mean
+                for name, each in seen.items()
+            },
+        },
     }
 
 
@@ -62,8 +79,12 @@ def read_baseline(path: str | os.PathLike) -> dict:
         if not isinstance(then.get(part), dict):
             raise InputError(f"{path}: no {part}; expected {expected}")
         for name, value in then[part].items():
-            if not (value is None or isinstance(value, str)
-                    or isinstance(value, (int, float)) and abs(value) < 1e300):
+            if not (
+                value is None
+                or isinstance(value, str)
+                or isinstance(value, (int, float))
+                and abs(value) < 1e300
+            ):
                 raise InputError(f"{path}: {name} is {str(value)[:40]}; expected {expected}")
     return then
 
@@ -71,8 +92,12 @@ def read_baseline(path: str | os.PathLike) -> dict:
 def compare(then: dict, verdict: Verdict) -> list[dict]:
     """``name``, ``then`` and ``now`` of each figure that differs; None where it is not known."""
     now = baseline(verdict)
-    return [{"name": name, "then": then[part].get(name), "now": value} for part in _PARTS
-            for name, value in now[part].items() if then[part].get(name) != value]
+    return [
+        {"name": name, "then": then[part].get(name), "now": value}
+        for part in _PARTS
+        for name, value in now[part].items()
+        if then[part].get(name) != value
+    ]
 
 
 def _share(text: str | None) -> float | None:

@@ -11,12 +11,19 @@ from ..units import InputError
 
 _EXPECTED = "what vllm bench serve --save-result writes"
 _REQUIRED = ("completed", "request_throughput")
-COLUMNS = {"mns": "max_num_seqs", "mnbt": "max_num_batched_tokens",
-           "requests/s sent": "request_rate", "at most at once": "max_concurrency",
-           "completed": "completed", "requests/s": "request_throughput",
-           "output tokens/s": "output_throughput", "TTFT, median (ms)": "median_ttft_ms",
-           "TTFT, p99 (ms)": "p99_ttft_ms", "TPOT, median (ms)": "median_tpot_ms",
-           "TPOT, p99 (ms)": "p99_tpot_ms"}
+COLUMNS = {
+    "mns": "max_num_seqs",
+    "mnbt": "max_num_batched_tokens",
+    "requests/s sent": "request_rate",
+    "at most at once": "max_concurrency",
+    "completed": "completed",
+    "requests/s": "request_throughput",
+    "output tokens/s": "output_throughput",
+    "TTFT, median (ms)": "median_ttft_ms",
+    "TTFT, p99 (ms)": "p99_ttft_ms",
+    "TPOT, median (ms)": "median_tpot_ms",
+    "TPOT, p99 (ms)": "p99_tpot_ms",
+}
 
 
 def read_bench_results(paths: Iterable[str | os.PathLike]) -> list[dict]:
@@ -25,8 +32,9 @@ def read_bench_results(paths: Iterable[str | os.PathLike]) -> list[dict]:
     None where a file does not say: the two flags stand in results of a sweep only. request_rate: a
     second, inf for all at once. Raises InputError.
     """
-    return [_result(record, str(path)) for path in paths
-            for record in read_records(path, _EXPECTED)]
+    return [
+        _result(record, str(path)) for path in paths for record in read_records(path, _EXPECTED)
+    ]
 
 
 def _result(record: dict, where: str) -> dict:
@@ -50,15 +58,28 @@ def _number(value, name: str, where: str) -> float | None:
 
 def bench_table(results: list[dict]) -> str:
     """Throughput, TTFT and TPOT as vLLM measured them, in HTML; without the empty columns."""
-    columns = {head: name for head, name in COLUMNS.items()
-               if any(result[name] is not None for result in results)}
-    return table(["result" + tag("measured"), *columns], [
-        (escape(result["file"].rpartition("/")[2]),
-         *(_shown(result[name]) for name in columns.values())) for result in results])
+    columns = {
+        head: name
+        for head, name in COLUMNS.items()
+        if any(result[name] is not None for result in results)
+    }
+    return table(
+        ["result" + tag("measured"), *columns],
+        [
+            (
+                escape(result["file"].rpartition("/")[2]),
+                *(_shown(result[name]) for name in columns.values()),
+            )
+            for result in results
+        ],
+    )
 
 
 def _shown(value: float | None) -> str:
     if value is None:
         return ""
-    return "all at once" if math.isinf(value) else (
-        f"{value:,.0f}" if value >= 1000 else f"{value:,.4g}")
+    return (
+        "all at once"
+        if math.isinf(value)
+        else (f"{value:,.0f}" if value >= 1000 else f"{value:,.4g}")
+    )

@@ -16,8 +16,13 @@ def kv_cache_usage(verdicts: dict[str, Verdict], ax=None):
         usage = 100 * verdict.window.total("kv_cache_usage")
         _line(ax, verdict, usage, look, f"{name}, measured")
         if full := predicted_usage(verdict):
-            ax.axhline(100 * full, color=look[0], ls=look[1], lw=0.8,
-                       label=f"{name}, all admitted full: {full:.0%}")
+            ax.axhline(
+                100 * full,
+                color=look[0],
+                ls=look[1],
+                lw=0.8,
+                label=f"{name}, all admitted full: {full:.0%}",
+            )
     ax.axhline(100 * PEAK_LIMIT, color=INK, ls=":", label=f"limit {PEAK_LIMIT:.0%}")
     ax.set(ylabel="use of the KV cache (%)", ylim=(0, max(105, 1.05 * _top(ax))))
     return _over_time(ax, verdicts)
@@ -31,15 +36,28 @@ def requests(verdict: Verdict, ax=None):
     pool, request = server.pool(window), observed_request(window)
     engines = len(window.engines)
     if server.max_num_seqs:
-        ax.axhline(engines * server.max_num_seqs, color=GREY, label=(
-            f"max_num_seqs {server.max_num_seqs:,}" + f" x {engines} engines" * (engines > 1)))
+        ax.axhline(
+            engines * server.max_num_seqs,
+            color=GREY,
+            label=(
+                f"max_num_seqs {server.max_num_seqs:,}" + f" x {engines} engines" * (engines > 1)
+            ),
+        )
     if pool and request:
         fit = engines * pool.requests(request.length)
-        ax.axhline(fit, color=INK, ls=":",
-                   label=f"{fit:,} fit when all are full (p95 {request.length:,} tokens)")
+        ax.axhline(
+            fit,
+            color=INK,
+            ls=":",
+            label=f"{fit:,} fit when all are full (p95 {request.length:,} tokens)",
+        )
     if server.predicted:
-        ax.axhline(engines * server.predicted.max_num_seqs, color=LINES[2][0], ls="-.",
-                   label=f"recommended {server.predicted.max_num_seqs:,}")
+        ax.axhline(
+            engines * server.predicted.max_num_seqs,
+            color=LINES[2][0],
+            ls="-.",
+            label=f"recommended {server.predicted.max_num_seqs:,}",
+        )
     ax.set(ylabel="requests", ylim=0)
     ax.yaxis.set_major_formatter(THOUSANDS)
     return _over_time(ax, {"": verdict})
@@ -61,8 +79,9 @@ def preemptions_by_mns(runs, verdict: Verdict, ax=None):
     and the lengths.
     """
     ax, seqs = axes_of(ax), runs["max_num_seqs"]
-    ax.plot(seqs, runs["preemptions"], "s--", ms=5, color=LINES[1][0],
-            label="preemptions, measured")
+    ax.plot(
+        seqs, runs["preemptions"], "s--", ms=5, color=LINES[1][0], label="preemptions, measured"
+    )
     ax.plot([], [], "o-", ms=5, color=LINES[0][0], label="tokens a step, measured (right)")
     pool, request = verdict.server.pool(verdict.window), observed_request(verdict.window)
     if pool and request:
@@ -91,8 +110,15 @@ def predicted_usage(verdict: Verdict) -> float | None:
 def _line(ax, verdict: Verdict, values, look, label: str) -> None:
     """Over the seconds since the first scrape, else over the scrape's number."""
     seconds, (colour, style, marker) = verdict.window.seconds, look
-    ax.plot(np.arange(1, len(values) + 1) if seconds is None else seconds, values, style,
-            marker=marker, ms=3, color=colour, label=label)
+    ax.plot(
+        np.arange(1, len(values) + 1) if seconds is None else seconds,
+        values,
+        style,
+        marker=marker,
+        ms=3,
+        color=colour,
+        label=label,
+    )
 
 
 def _top(ax) -> float:

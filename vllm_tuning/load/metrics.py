@@ -24,8 +24,10 @@ HISTOGRAMS = {
     "prompt_length": ("vllm:request_prompt_tokens",),
     "output_length": ("vllm:request_generation_tokens",),
     "time_to_first_token": ("vllm:time_to_first_token_seconds",),
-    "inter_token_latency": ("vllm:inter_token_latency_seconds",
-                            "vllm:time_per_output_token_seconds"),  # up to 0.10
+    "inter_token_latency": (
+        "vllm:inter_token_latency_seconds",
+        "vllm:time_per_output_token_seconds",
+    ),  # up to 0.10
     "request_latency": ("vllm:e2e_request_latency_seconds",),
     "steps": ("vllm:iteration_tokens_total",),
 }
@@ -52,8 +54,14 @@ class Histogram:
 
     def quantile(self, share: float) -> float | None:
         """The upper end of the bucket that holds it; inf above the last, None if empty."""
-        return min((bound for bound, count in self.buckets.items()
-                    if self.count and count >= share * self.count), default=None)
+        return min(
+            (
+                bound
+                for bound, count in self.buckets.items()
+                if self.count and count >= share * self.count
+            ),
+            default=None,
+        )
 
 
 @dataclass
@@ -86,7 +94,9 @@ def read_scrapes(paths: Iterable[str | os.PathLike]) -> list[Scrape]:
     scrapes = []
     for path in map(Path, paths):
         if path.parts[:1] in (("http:",), ("https:",)):
-            raise InputError("scrapes are files here; vllm-tuning check URL --keep FILE samples a URL")
+            raise InputError(
+                "scrapes are files here; vllm-tuning check URL --keep FILE samples a URL"
+            )
         files = sorted(path.glob("*.prom")) if path.is_dir() else [path]
         if not files:
             raise InputError(f"{path}: no *.prom in this folder; {_EXPECTED}, saved")
@@ -109,8 +119,10 @@ def parse_scrapes(content: bytes, where: str, seconds: float | None = None) -> l
     for name, labels, value, time in _samples(_text(content, where), where):
         key = name, tuple(sorted(labels.items()))
         if key in samples.setdefault(time, {}):
-            raise InputError(f"{where}: {name} stands twice for the same labels; one scrape a "
-                             "file, or a time stamp on each line")
+            raise InputError(
+                f"{where}: {name} stands twice for the same labels; one scrape a "
+                "file, or a time stamp on each line"
+            )
         samples[time][key] = value
     always = samples.pop(None, {})
     if not samples:
@@ -120,10 +132,16 @@ def parse_scrapes(content: bytes, where: str, seconds: float | None = None) -> l
 
 def stamped(content: bytes, seconds: float) -> str:
     """The lines of one scrape that are read, each with the time as ``parse_scrapes`` reads it."""
-    names = (_CACHE, _PROCESS_START, *(name for group in (*FIGURES.values(), *HISTOGRAMS.values())
-                                       for name in group))
-    return "".join(f"{line} {round(1000 * seconds)}\n"
-                   for line in content.decode("utf-8-sig").splitlines() if line.startswith(names))
+    names = (
+        _CACHE,
+        _PROCESS_START,
+        *(name for group in (*FIGURES.values(), *HISTOGRAMS.values()) for name in group),
+    )
+    return "".join(
+        f"{line} {round(1000 * seconds)}\n"
+        for line in content.decode("utf-8-sig").splitlines()
+        if line.startswith(names)
+    )
 
 
 def _text(content: bytes, where: str) -> str:
@@ -139,8 +157,9 @@ def _text(content: bytes, where: str) -> str:
     if kind:
         raise InputError(f"{where}: {kind}, not metrics; {_EXPECTED}")
     if not text.endswith("\n"):
-        raise InputError(f"{where}: ends in the middle of a line: cut off while it was saved? "
-                         "Scrape again")
+        raise InputError(
+            f"{where}: ends in the middle of a line: cut off while it was saved? Scrape again"
+        )
     return text
 
 
@@ -169,8 +188,10 @@ def _scrape(samples: dict, where: str, seconds: float | None) -> Scrape:
     # Without a label: the only engine, and in some releases the cache of them all.
     unlabelled = found.pop("", {})
     found = found or {"0": unlabelled}
-    engines = {engine: _engine(series, unlabelled.get(_CACHE, []), start, where)
-               for engine, series in found.items()}
+    engines = {
+        engine: _engine(series, unlabelled.get(_CACHE, []), start, where)
+        for engine, series in found.items()
+    }
     models = (dict(items).get("model_name") for _, items in samples)
     return Scrape(where, seconds, engines, next(filter(None, models), None))
 
@@ -197,8 +218,10 @@ def _checked(figure: str, values: list[float], where: str) -> float | None:
     if math.isnan(value):
         return None
     if not 0 <= value < math.inf or share and value > 1 + 1e-9:
-        raise InputError(f"{where}: {FIGURES[figure][0]} is {value:g}; expected "
-                         + ("a share from 0 to 1" if share else "a number of 0 or more"))
+        raise InputError(
+            f"{where}: {FIGURES[figure][0]} is {value:g}; expected "
+            + ("a share from 0 to 1" if share else "a number of 0 or more")
+        )
     return value
 
 
@@ -218,8 +241,13 @@ def _histogram(name: str, series: dict, where: str) -> Histogram | None:
         return None
     counts = [0.0, *(buckets[bound] for bound in sorted(buckets))]
     sums = [value for _, value in series.get(f"{name}_sum", ())]
-    if not (all(low <= high for low, high in zip(counts, counts[1:]))
-            and counts[-1] <= LARGEST_COUNT and 0 <= sum(sums) < math.inf):
-        raise InputError(f"{where}: {name}_bucket counts fewer requests in a wider bucket, or its "
-                         f"sum is {sum(sums):g}; {_EXPECTED}")
+    if not (
+        all(low <= high for low, high in zip(counts, counts[1:]))
+        and counts[-1] <= LARGEST_COUNT
+        and 0 <= sum(sums) < math.inf
+    ):
+        raise InputError(
+            f"{where}: {name}_bucket counts fewer requests in a wider bucket, or its "
+            f"sum is {sum(sums):g}; {_EXPECTED}"
+        )
     return Histogram(buckets, sum(sums) if sums else math.nan)

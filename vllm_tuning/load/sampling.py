@@ -14,8 +14,8 @@ from .window import Window
 from ..units import InputError
 
 TOKEN = "VLLM_TUNING_TOKEN"  # the environment variable of a bearer token
-TIMEOUT = 5.0                # seconds to answer in
-GIVE_UP = 5                  # samples in a row without an answer
+TIMEOUT = 5.0  # seconds to answer in
+GIVE_UP = 5  # samples in a row without an answer
 _LARGEST = 2**26
 
 
@@ -29,9 +29,13 @@ def is_url(text: str) -> bool:
     return "://" in text or ":" in text and not os.path.exists(text)
 
 
-def sample(url: str, interval: float, duration: float,
-           progress: Callable[[int], object] | None = None,
-           kept: list[str] | None = None) -> Window:
+def sample(
+    url: str,
+    interval: float,
+    duration: float,
+    progress: Callable[[int], object] | None = None,
+    kept: list[str] | None = None,
+) -> Window:
     """Scrapes of ``url`` every ``interval`` seconds for ``duration`` seconds.
 
     An answer that takes longer than the interval leaves samples out. Ctrl-C ends it with what there
@@ -70,16 +74,20 @@ def sample(url: str, interval: float, duration: float,
 
 def _request(url: str) -> urllib.request.Request:
     if "@" in url:
-        raise InputError("a name or a password in a URL ends up in logs; give a token in the "
-                         f"environment variable {TOKEN}")
+        raise InputError(
+            "a name or a password in a URL ends up in logs; give a token in the "
+            f"environment variable {TOKEN}"
+        )
     try:
         parts = urlsplit(url)
         parts.port
     except ValueError:
         raise InputError("the URL has no such form; expected http://HOST:8000/metrics") from None
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise InputError(f"{url.split('?')[0]}: no file, and only http:// and https:// with a host "
-                         "are fetched, such as http://HOST:8000/metrics")
+        raise InputError(
+            f"{url.split('?')[0]}: no file, and only http:// and https:// with a host "
+            "are fetched, such as http://HOST:8000/metrics"
+        )
     if not url.isascii() or any(character <= " " for character in url):
         raise InputError("the URL holds a space or a character outside ASCII")
     headers = {"Accept": "text/plain", "User-Agent": "vllm-tuning"}
@@ -102,8 +110,10 @@ class _SameHost(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, request, response, code, message, headers, target):
         old, new = urlsplit(request.full_url), urlsplit(target)
         if (old.scheme, old.netloc) != (new.scheme, new.netloc):
-            raise InputError(f"{_shown(request.full_url)}: redirects to another host, "
-                             f"{_shown(target)}, which is not followed; name it yourself")
+            raise InputError(
+                f"{_shown(request.full_url)}: redirects to another host, "
+                f"{_shown(target)}, which is not followed; name it yourself"
+            )
         return super().redirect_request(request, response, code, message, headers, target)
 
 
@@ -139,9 +149,11 @@ def _body(request: urllib.request.Request) -> bytes:
 
 def _reason(error: Exception) -> str:
     if isinstance(error, urllib.error.HTTPError):
-        hint = {401: f"; give a token in the environment variable {TOKEN}",
-                403: f"; is the token in {TOKEN} right?",
-                404: "; the path is usually /metrics"}.get(error.code, "")
+        hint = {
+            401: f"; give a token in the environment variable {TOKEN}",
+            403: f"; is the token in {TOKEN} right?",
+            404: "; the path is usually /metrics",
+        }.get(error.code, "")
         return f"answers HTTP {error.code}{hint}"
     cause = getattr(error, "reason", error)
     if isinstance(cause, TimeoutError):

@@ -29,7 +29,7 @@ class ServedPool:
 
     @property
     def tokens(self) -> int:
-        """"GPU KV cache size": the tokens of all blocks."""
+        """ "GPU KV cache size": the tokens of all blocks."""
         return self.blocks * self.block_size
 
     def requests(self, length: int) -> int:
@@ -69,14 +69,24 @@ class Server:
         tokens = window.cache("kv_cache_size_tokens")
         several_kinds = "hybrid_kv" in launch.warnings or any(
             window.label(name) not in (None, "None")
-            for name in ("sliding_window", "mamba_page_size_padded"))
-        if not blocks or not size or blocks < 2 or several_kinds or (
-                tokens and abs(tokens - blocks * size) >= size):
+            for name in ("sliding_window", "mamba_page_size_padded")
+        )
+        if (
+            not blocks
+            or not size
+            or blocks < 2
+            or several_kinds
+            or (tokens and abs(tokens - blocks * size) >= size)
+        ):
             return None
-        measured = launch.kv_cache and launch.kv_cache_tokens and not {
-            "profiling_skipped", "blocks_overridden"} & set(launch.warnings)
-        return ServedPool(blocks, size,
-                          launch.kv_cache / launch.kv_cache_tokens if measured else None)
+        measured = (
+            launch.kv_cache
+            and launch.kv_cache_tokens
+            and not {"profiling_skipped", "blocks_overridden"} & set(launch.warnings)
+        )
+        return ServedPool(
+            blocks, size, launch.kv_cache / launch.kv_cache_tokens if measured else None
+        )
 
 
 def server_of(window: Window, launches=(), predicted: Recommendation | None = None) -> Server:
@@ -89,20 +99,36 @@ def server_of(window: Window, launches=(), predicted: Recommendation | None = No
     found = [launch for source in launches for launch in read_source(source)]
     notices, blocks, size = [], window.cache("num_gpu_blocks"), window.cache("block_size") or 16
     up = [launch for launch in found if launch.status == "ok"] or found
-    same = up if len(up) == 1 else [
-        launch for launch in up if blocks and blocks in _logged_blocks(launch, size)]
+    same = (
+        up
+        if len(up) == 1
+        else [launch for launch in up if blocks and blocks in _logged_blocks(launch, size)]
+    )
     launch = same[-1] if len({each.max_num_seqs for each in same}) == 1 else None
     if launch is None:
-        notices.append(Notice("server_not_found", (
-            f"which of the {len(up)} launches serves is not known: " + (
-                f"{len(same)} have" if same else "none has") + " the pool that the scrapes show; "
-            "give its own start-up log")))
+        notices.append(
+            Notice(
+                "server_not_found",
+                (
+                    f"which of the {len(up)} launches serves is not known: "
+                    + (f"{len(same)} have" if same else "none has")
+                    + " the pool that the scrapes show; "
+                    "give its own start-up log"
+                ),
+            )
+        )
     elif blocks and "hybrid_kv" not in launch.warnings:
         logged = next(filter(None, _logged_blocks(launch, size)), 0)
         if logged and abs(logged - blocks) > 1:  # tokens may leave out the null block
-            notices.append(Notice("other_server", (
-                f"{launch.where}: {logged:,} blocks, but the scrapes show {blocks:,}: the log of "
-                "another start, which is not used")))
+            notices.append(
+                Notice(
+                    "other_server",
+                    (
+                        f"{launch.where}: {logged:,} blocks, but the scrapes show {blocks:,}: the log of "
+                        "another start, which is not used"
+                    ),
+                )
+            )
             launch = None
     model = None
     if len(found) > 1:
@@ -129,15 +155,20 @@ def read_recommendation(path: str | os.PathLike) -> Recommendation:
     def whole(record, name):
         value = record.get(name)
         if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= LARGEST_COUNT:
-            raise InputError(f"{path}: {name} is {str(value)[:40]}; expected a whole number of 1 "
-                             "or more")
+            raise InputError(
+                f"{path}: {name} is {str(value)[:40]}; expected a whole number of 1 or more"
+            )
         return value
 
     tokens = best.get("kv_cache_tokens") is not None and whole(best, "kv_cache_tokens")
     return Recommendation(
-        whole(best, "max_num_seqs"), whole(best, "max_num_batched_tokens"), tokens or None,
+        whole(best, "max_num_seqs"),
+        whole(best, "max_num_batched_tokens"),
+        tokens or None,
         Workload(whole(work, "input_len"), whole(work, "output_len"))
-        if isinstance(work, dict) else None)
+        if isinstance(work, dict)
+        else None,
+    )
 
 
 def read_json(path: str | os.PathLike, expected: str) -> dict:

@@ -27,9 +27,12 @@ def sweep_points(optimum: Optimum) -> dict[str, tuple[int, int]]:
     seqs, budget = best.max_num_seqs, best.max_num_batched_tokens
     most = max(seqs, half_way.most_requests(half_way.free_budget))
     between = (seqs + most + 1) // 2
-    points = {"recommended": (seqs, budget), "fewer-requests": (max(1, seqs * 3 // 4), budget),
-              "between": (between, max(budget, pool.free_budget(between))),
-              "half-full-on-average": (most, max(budget, pool.free_budget(most)))}
+    points = {
+        "recommended": (seqs, budget),
+        "fewer-requests": (max(1, seqs * 3 // 4), budget),
+        "between": (between, max(budget, pool.free_budget(between))),
+        "half-full-on-average": (most, max(budget, pool.free_budget(most))),
+    }
     if fit := pool.most_requests(lambda _: 2 * budget):
         points["larger-steps"] = min(fit, 2 * budget), 2 * budget
     once = {point: name for name, point in reversed(points.items())}
@@ -52,8 +55,10 @@ def tuner_lists(optimum: Optimum) -> tuple[list[int], list[int]]:
 def write_sweep(path: str | os.PathLike, optimum: Optimum) -> Path:
     """Write the parameter file, and beside it NAME.env for auto_tune.sh, whose path it gives."""
     path = Path(path)
-    points = {name: {"max_num_seqs": seqs, "max_num_batched_tokens": budget}
-              for name, (seqs, budget) in sweep_points(optimum).items()}
+    points = {
+        name: {"max_num_seqs": seqs, "max_num_batched_tokens": budget}
+        for name, (seqs, budget) in sweep_points(optimum).items()
+    }
     environment = path.with_suffix(".env")
     if environment == path:
         raise InputError(f"{path}: is the name of the other file; name the sweep *.json")
@@ -73,17 +78,27 @@ def tuner_environment(optimum: Optimum) -> str:
         return values.pop() if len(values) == 1 else default
 
     variables = {
-        "MODEL": common("model"), "TP": common("tensor_parallel_size", 1),
-        "INPUT_LEN": optimum.workload.input_len, "OUTPUT_LEN": optimum.workload.output_len,
+        "MODEL": common("model"),
+        "TP": common("tensor_parallel_size", 1),
+        "INPUT_LEN": optimum.workload.input_len,
+        "OUTPUT_LEN": optimum.workload.output_len,
         "MAX_MODEL_LEN": max(common("max_model_len", 0), optimum.workload.length),
         "NUM_SEQS_LIST": " ".join(map(str, seqs)),
-        "NUM_BATCHED_TOKENS_LIST": " ".join(map(str, budgets))}
-    return "\n".join((
-        f"# {len(seqs) * len(budgets)} launches to benchmark, and two of the script's own: one or",
-        "# more to find the utilization (from 0.98 down, so the pool is not that of the launches),",
-        "# one to profile the best. In a copy that sets these itself, write them over its lines.",
-        *(f"export {name}={shlex.quote(str(value))}" for name, value in variables.items()
-          if value is not None), ""))
+        "NUM_BATCHED_TOKENS_LIST": " ".join(map(str, budgets)),
+    }
+    return "\n".join(
+        (
+            f"# {len(seqs) * len(budgets)} launches to benchmark, and two of the script's own: one or",
+            "# more to find the utilization (from 0.98 down, so the pool is not that of the launches),",
+            "# one to profile the best. In a copy that sets these itself, write them over its lines.",
+            *(
+                f"export {name}={shlex.quote(str(value))}"
+                for name, value in variables.items()
+                if value is not None
+            ),
+            "",
+        )
+    )
 
 
 def _pools(optimum: Optimum):

@@ -35,18 +35,26 @@ class SchedulerConfig:
         _whole(self.num_gpu_blocks, "num_gpu_blocks", 2, ": one is the null block")
         _whole(self.long_prefill_token_threshold, "long_prefill_token_threshold", 0)
         if self.max_model_len > LONGEST:
-            raise InputError(f"max_model_len is {self.max_model_len:,}; requests of at most "
-                             f"{LONGEST:,} tokens are simulated")
+            raise InputError(
+                f"max_model_len is {self.max_model_len:,}; requests of at most "
+                f"{LONGEST:,} tokens are simulated"
+            )
         if self.max_num_batched_tokens < self.max_num_seqs:
-            raise InputError(f"max_num_batched_tokens {self.max_num_batched_tokens} is below "
-                             f"max_num_seqs {self.max_num_seqs}; a step must have a token for each")
+            raise InputError(
+                f"max_num_batched_tokens {self.max_num_batched_tokens} is below "
+                f"max_num_seqs {self.max_num_seqs}; a step must have a token for each"
+            )
         if not self.enable_chunked_prefill and self.max_num_batched_tokens < self.max_model_len:
-            raise InputError(f"max_num_batched_tokens {self.max_num_batched_tokens} is below "
-                             f"max_model_len {self.max_model_len}; without chunked prefill a step "
-                             "must take a whole prompt")
+            raise InputError(
+                f"max_num_batched_tokens {self.max_num_batched_tokens} is below "
+                f"max_model_len {self.max_model_len}; without chunked prefill a step "
+                "must take a whole prompt"
+            )
         if self.long_prefill_token_threshold > self.max_model_len:
-            raise InputError(f"long_prefill_token_threshold {self.long_prefill_token_threshold} "
-                             f"must be 0 to max_model_len {self.max_model_len}")
+            raise InputError(
+                f"long_prefill_token_threshold {self.long_prefill_token_threshold} "
+                f"must be 0 to max_model_len {self.max_model_len}"
+            )
         if not 0 <= self.watermark < 1:
             raise InputError(f"watermark is {self.watermark:g}; it must be 0 or more and below 1")
 
@@ -60,18 +68,26 @@ class SchedulerConfig:
             _whole(getattr(request, name), f"request {request.id}: {name}", 0)
         length, usable = request.prompt_len + request.max_tokens, self.num_gpu_blocks - 1
         if request.prompt is not None and len(request.prompt) != request.prompt_len:
-            raise InputError(f"request {request.id}: prompt has {len(request.prompt)} tokens, "
-                             f"prompt_len is {request.prompt_len}")
+            raise InputError(
+                f"request {request.id}: prompt has {len(request.prompt)} tokens, "
+                f"prompt_len is {request.prompt_len}"
+            )
         if request.prompt_len < 1 or request.max_tokens < 1:
-            raise InputError(f"request {request.id}: {request.prompt_len} prompt tokens and "
-                             f"{request.max_tokens} to generate; each must be at least 1")
+            raise InputError(
+                f"request {request.id}: {request.prompt_len} prompt tokens and "
+                f"{request.max_tokens} to generate; each must be at least 1"
+            )
         if length > self.max_model_len:
-            raise InputError(f"request {request.id}: {length} tokens are more than max_model_len "
-                             f"{self.max_model_len}")
+            raise InputError(
+                f"request {request.id}: {length} tokens are more than max_model_len "
+                f"{self.max_model_len}"
+            )
         if self.blocks(length - 1) > usable:
-            raise InputError(f"request {request.id}: {length - 1} tokens of KV cache need "
-                             f"{self.blocks(length - 1)} blocks of {self.block_size}, and the pool "
-                             f"has {usable}")
+            raise InputError(
+                f"request {request.id}: {length - 1} tokens of KV cache need "
+                f"{self.blocks(length - 1)} blocks of {self.block_size}, and the pool "
+                f"has {usable}"
+            )
         return request
 
 

@@ -33,8 +33,8 @@ class BlockPool:
     def get_new_blocks(self, count: int) -> list[int]:
         """``count`` blocks from the front of the free list, which must hold as many."""
         self.num_free_blocks -= count
-        blocks = self.reusable[:-count - 1:-1] if count else []
-        del self.reusable[len(self.reusable) - len(blocks):]
+        blocks = self.reusable[: -count - 1 : -1] if count else []
+        del self.reusable[len(self.reusable) - len(blocks) :]
         if len(blocks) < count:
             blocks += islice(self.unused, count - len(blocks))
             blocks += [self._evict_oldest() for _ in range(count - len(blocks))]
@@ -100,6 +100,6 @@ def hash_block_tokens(tokens, block_size: int) -> list[int]:
     """The hash of each full block of a prompt: of its tokens and of the hash before it."""
     hashes, parent = [], 0
     for start in range(0, len(tokens) - block_size + 1, block_size):
-        parent = hash((parent, *tokens[start:start + block_size]))
+        parent = hash((parent, *tokens[start : start + block_size]))
         hashes.append(parent)
     return hashes

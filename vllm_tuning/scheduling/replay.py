@@ -17,11 +17,17 @@ from ..files import whole_file
 from ..units import LARGEST_COUNT, InputError
 
 CONFIG_KEYS = {
-    "mns": "max_num_seqs", "mnbt": "max_num_batched_tokens", "blocks": "num_gpu_blocks",
-    "block_size": "block_size", "max_model_len": "max_model_len",
-    "chunked": "enable_chunked_prefill", "prefix": "enable_prefix_caching",
-    "lpt": "long_prefill_token_threshold", "reserve": "scheduler_reserve_full_isl",
-    "watermark": "watermark"}
+    "mns": "max_num_seqs",
+    "mnbt": "max_num_batched_tokens",
+    "blocks": "num_gpu_blocks",
+    "block_size": "block_size",
+    "max_model_len": "max_model_len",
+    "chunked": "enable_chunked_prefill",
+    "prefix": "enable_prefix_caching",
+    "lpt": "long_prefill_token_threshold",
+    "reserve": "scheduler_reserve_full_isl",
+    "watermark": "watermark",
+}
 REQUEST_KEYS = ("id", "prompt_len", "max_tokens", "at", "prompt")
 _LARGEST_FILE = 2**28
 _ENCODE = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
@@ -38,8 +44,9 @@ def read_workload(path: str | os.PathLike) -> tuple[SchedulerConfig, list[Reques
             if not isinstance(document, dict) or not isinstance(document.get(name), kind):
                 raise InputError(f"no {name}; expected a JSON object with config and requests")
         config = _config(document["config"])
-        requests = [config.check(_request(index, entry))
-                    for index, entry in enumerate(document["requests"])]
+        requests = [
+            config.check(_request(index, entry)) for index, entry in enumerate(document["requests"])
+        ]
         seen = set()
         for name in (str(request.id) for request in requests):
             if name in seen:
@@ -50,8 +57,9 @@ def read_workload(path: str | os.PathLike) -> tuple[SchedulerConfig, list[Reques
         raise InputError(f"{path}: {error}") from None
 
 
-def write_trace(path: str | os.PathLike, simulation: Simulation,
-                document: dict | None = None) -> None:
+def write_trace(
+    path: str | os.PathLike, simulation: Simulation, document: dict | None = None
+) -> None:
     """A traced simulation as JSON, gzip where the name ends in .gz.
 
     document: the workload's own, whose config and requests are kept as they are. Step after step,
@@ -59,9 +67,15 @@ def write_trace(path: str | os.PathLike, simulation: Simulation,
     """
     document = document or {
         "config": config_to_json(simulation.config),
-        "requests": [_request_to_json(request) for request in simulation.trace.requests]}
-    head = _ENCODE({"config": document["config"], "requests": document["requests"],
-                    "summary": simulation.summary.to_dict()})
+        "requests": [_request_to_json(request) for request in simulation.trace.requests],
+    }
+    head = _ENCODE(
+        {
+            "config": document["config"],
+            "requests": document["requests"],
+            "summary": simulation.summary.to_dict(),
+        }
+    )
     with contextlib.ExitStack() as files:
         file = files.enter_context(whole_file(path))
         if str(path).endswith(".gz"):
@@ -131,15 +145,21 @@ def _request(index: int, entry) -> Request:
             raise InputError(f"{place}.prompt is {_short(prompt)}; expected a list of token ids")
         prompt = tuple(_count(token, f"{place}.prompt") for token in prompt)
     length = _count(entry.get("prompt_len", len(prompt or ())), f"{place}.prompt_len")
-    return Request(entry["id"], length, _count(entry["max_tokens"], f"{place}.max_tokens"),
-                   _count(entry.get("at", 0), f"{place}.at"), prompt)
+    return Request(
+        entry["id"],
+        length,
+        _count(entry["max_tokens"], f"{place}.max_tokens"),
+        _count(entry.get("at", 0), f"{place}.at"),
+        prompt,
+    )
 
 
 def _known(entry: dict, names, place: str, required) -> None:
     for name in entry:
         if name not in names:
-            raise InputError(f"{place} has an unknown key {_short(name)}; "
-                             f"known: {', '.join(names)}")
+            raise InputError(
+                f"{place} has an unknown key {_short(name)}; known: {', '.join(names)}"
+            )
     for name in required:
         if name not in entry:
             raise InputError(f"{place} has no {name}")
@@ -147,8 +167,9 @@ def _known(entry: dict, names, place: str, required) -> None:
 
 def _count(value, place: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= LARGEST_COUNT:
-        raise InputError(f"{place} is {_short(value)}; expected a whole number, 0 to "
-                         f"{LARGEST_COUNT:,}")
+        raise InputError(
+            f"{place} is {_short(value)}; expected a whole number, 0 to {LARGEST_COUNT:,}"
+        )
     return value
 
 

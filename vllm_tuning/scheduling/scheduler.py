@@ -17,8 +17,17 @@ from .config import Request, SchedulerConfig
 class Sequence:
     """What the scheduler knows of an unfinished request; ``number`` counts the arrivals."""
 
-    __slots__ = ("number", "request", "num_tokens", "num_computed_tokens", "decoding_since",
-                 "blocks", "prompt_hashes", "num_cached_blocks", "lost_tokens")
+    __slots__ = (
+        "number",
+        "request",
+        "num_tokens",
+        "num_computed_tokens",
+        "decoding_since",
+        "blocks",
+        "prompt_hashes",
+        "num_cached_blocks",
+        "lost_tokens",
+    )
 
     def __init__(self, number: int, request: Request, prompt_hashes):
         self.number, self.request, self.prompt_hashes = number, request, prompt_hashes
@@ -70,8 +79,9 @@ class Scheduler:
 
     def __init__(self, config: SchedulerConfig, block_pool: BlockPool | None = None):
         self.config = config
-        self.block_pool = block_pool or BlockPool(range(1, config.num_gpu_blocks),
-                                                  config.enable_prefix_caching)
+        self.block_pool = block_pool or BlockPool(
+            range(1, config.num_gpu_blocks), config.enable_prefix_caching
+        )
         self.watermark_blocks = int(config.watermark * config.num_gpu_blocks)
         self.waiting: deque[Sequence] = deque()
         self.running: dict[int, Sequence] = {}  # in the order of admission
@@ -125,8 +135,10 @@ class Scheduler:
         """(physical block, slots filled) of each logical block of a running request."""
         sequence, size = self.running[number], self.config.block_size
         left = self.computed_tokens(sequence)
-        return [(block, max(0, min(size, left - size * index)))
-                for index, block in enumerate(sequence.blocks)]
+        return [
+            (block, max(0, min(size, left - size * index)))
+            for index, block in enumerate(sequence.blocks)
+        ]
 
     # ------------------------------------------------------------ the rules of a step
 
@@ -158,8 +170,11 @@ class Scheduler:
     def _schedule_waiting(self, step: Step) -> None:
         """First come, first served, while tokens, places and blocks suffice for the first."""
         config = self.config
-        while (self.waiting and len(self.running) < config.max_num_seqs
-               and (budget := config.max_num_batched_tokens - step.tokens)):
+        while (
+            self.waiting
+            and len(self.running) < config.max_num_seqs
+            and (budget := config.max_num_batched_tokens - step.tokens)
+        ):
             sequence = self.waiting[0]
             hits = self._get_computed_blocks(sequence)
             sequence.num_computed_tokens = len(hits) * config.block_size

@@ -59,8 +59,15 @@ class Summary:
         return self.max_used / self.usable_blocks
 
     def to_dict(self) -> dict:
-        return asdict(self) | {name: getattr(self, name) for name in (
-            "tokens_per_step", "sched_tokens_per_step", "mean_pool_use", "peak_pool_use")}
+        return asdict(self) | {
+            name: getattr(self, name)
+            for name in (
+                "tokens_per_step",
+                "sched_tokens_per_step",
+                "mean_pool_use",
+                "peak_pool_use",
+            )
+        }
 
 
 @dataclass(frozen=True)
@@ -73,9 +80,14 @@ class Simulation:
     times: Estimate | None = field(default=None, repr=False)
 
 
-def simulate(config: SchedulerConfig, requests: Iterable[Request], concurrency: int | None = None,
-             trace: bool = False, progress: Callable[[int], object] | None = None,
-             step_time=None) -> Simulation:
+def simulate(
+    config: SchedulerConfig,
+    requests: Iterable[Request],
+    concurrency: int | None = None,
+    trace: bool = False,
+    progress: Callable[[int], object] | None = None,
+    step_time=None,
+) -> Simulation:
     """Run all requests to their end.
 
     requests: a list, checked whole before the first step and put in order of arrival; or an
@@ -114,8 +126,9 @@ def simulate(config: SchedulerConfig, requests: Iterable[Request], concurrency: 
             clock.add(step)
         if progress and step.finished:
             progress(len(step.finished))
-    return Simulation(config, totals.summary(scheduler), recorder and recorder.trace(),
-                      clock and clock.times())
+    return Simulation(
+        config, totals.summary(scheduler), recorder and recorder.trace(), clock and clock.times()
+    )
 
 
 def block_tables(config: SchedulerConfig, requests: Sequence[Request], block_ids: Sequence[int]):
@@ -128,12 +141,16 @@ def block_tables(config: SchedulerConfig, requests: Sequence[Request], block_ids
     scheduler = Scheduler(config, BlockPool(block_ids, config.enable_prefix_caching))
     names, steps = [request.id for request in requests], []
     while scheduler.arrived < len(requests) or scheduler.running or scheduler.waiting:
-        for request in requests[scheduler.arrived:]:
+        for request in requests[scheduler.arrived :]:
             if request.at <= scheduler.now:
                 scheduler.add_request(request)
         step = scheduler.schedule()
-        steps.append(({names[n]: step.chunks.get(n, 1) for n in scheduler.running},
-                      {names[n]: scheduler.block_table(n) for n in scheduler.running}))
+        steps.append(
+            (
+                {names[n]: step.chunks.get(n, 1) for n in scheduler.running},
+                {names[n]: scheduler.block_table(n) for n in scheduler.running},
+            )
+        )
         scheduler.update_from_output(step)
     return steps
 
@@ -157,8 +174,10 @@ class _Arrivals:
             self.generated += request.max_tokens
             steps, tokens = MOST_TRACED
             if request.at > steps or self.generated > tokens:
-                raise InputError(f"request {request.id}: a trace is kept of at most {tokens:,} "
-                                 f"generated tokens, and of arrivals up to step {steps:,}")
+                raise InputError(
+                    f"request {request.id}: a trace is kept of at most {tokens:,} "
+                    f"generated tokens, and of arrivals up to step {steps:,}"
+                )
         return request
 
     def due(self, scheduler: Scheduler) -> Iterator[Request]:
@@ -202,8 +221,9 @@ class _Clock:
             self.last[number] = self.now
 
     def times(self) -> Estimate:
-        return estimate_of(self.step_time, self.now, self.arrived, self.first, self.last,
-                           self.outputs)
+        return estimate_of(
+            self.step_time, self.now, self.arrived, self.first, self.last, self.outputs
+        )
 
 
 class _Totals:
@@ -230,18 +250,30 @@ class _Totals:
     def summary(self, scheduler: Scheduler) -> Summary:
         steps = scheduler.now
         return Summary(
-            n_steps=steps, n_preempt=self.preempted, sched_tokens=self.tokens,
-            max_used=self.max_used, max_run=self.max_run, n_requests=scheduler.arrived,
-            idle_steps=self.idle, output_tokens=self.output,
-            recomputed_tokens=scheduler.recomputed_tokens, hit_tokens=self.hits,
-            mean_used=self.used / max(1, steps), usable_blocks=self.usable)
+            n_steps=steps,
+            n_preempt=self.preempted,
+            sched_tokens=self.tokens,
+            max_used=self.max_used,
+            max_run=self.max_run,
+            n_requests=scheduler.arrived,
+            idle_steps=self.idle,
+            output_tokens=self.output,
+            recomputed_tokens=scheduler.recomputed_tokens,
+            hit_tokens=self.hits,
+            mean_used=self.used / max(1, steps),
+            usable_blocks=self.usable,
+        )
 
 
 # ---------------------------------------------------------------- servers and workloads
 
 
-def server_at(optimum: Optimum, max_num_seqs: int | None = None,
-              max_num_batched_tokens: int | None = None, **flags) -> SchedulerConfig:
+def server_at(
+    optimum: Optimum,
+    max_num_seqs: int | None = None,
+    max_num_batched_tokens: int | None = None,
+    **flags,
+) -> SchedulerConfig:
     """The server that launches describe, with its pool at these flags: as printed, else expected.
 
     Default: the recommended flags; for other requests the token budget that is free beside them.
@@ -250,9 +282,15 @@ def server_at(optimum: Optimum, max_num_seqs: int | None = None,
     model, best = optimum.model, optimum.recommended
     seqs, budget = max_num_seqs, max_num_batched_tokens
     if best and not (seqs and budget):
-        seqs, budget = seqs or best.max_num_seqs, budget or (
-            Pool(model, optimum.workload, 1).free_budget(seqs) if seqs
-            else best.max_num_batched_tokens)
+        seqs, budget = (
+            seqs or best.max_num_seqs,
+            budget
+            or (
+                Pool(model, optimum.workload, 1).free_budget(seqs)
+                if seqs
+                else best.max_num_batched_tokens
+            ),
+        )
     longest = max((fitted.launch.max_model_len or 0 for fitted in model.launches), default=0)
     given = {"block_size": model.block_size, "max_model_len": longest or optimum.workload.length}
     return SchedulerConfig(seqs, budget, _num_gpu_blocks(optimum, seqs, budget), **given | flags)
@@ -282,8 +320,9 @@ def requests_of(workloads: Iterable[Workload]) -> Iterator[Request]:
         yield Request(f"r{number}", workload.input_len, workload.output_len)
 
 
-def poisson_arrivals(requests: Iterable[Request], rate: float, step_time: float,
-                     seed: int = 0) -> Iterator[Request]:
+def poisson_arrivals(
+    requests: Iterable[Request], rate: float, step_time: float, seed: int = 0
+) -> Iterator[Request]:
     """The requests at random times, ``rate`` a second; a step takes ``step_time`` seconds."""
     if not (0 < rate < float("inf") and 0 < step_time < float("inf")):
         raise InputError(f"rate {rate:g} a second and step time {step_time:g} s must be above 0")
@@ -291,6 +330,8 @@ def poisson_arrivals(requests: Iterable[Request], rate: float, step_time: float,
     for request in requests:
         now += draw.exponential(1 / rate)
         if not now / step_time < LARGEST_COUNT:
-            raise InputError(f"request {request.id} would arrive after {now / step_time:.1e} steps "
-                             f"of {step_time:g} s; rate {rate:g} a second is too low")
+            raise InputError(
+                f"request {request.id} would arrive after {now / step_time:.1e} steps "
+                f"of {step_time:g} s; rate {rate:g} a second is too low"
+            )
         yield replace(request, at=int(now / step_time))

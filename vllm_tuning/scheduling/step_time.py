@@ -68,20 +68,30 @@ class Roofline:
         return self.weight_bytes / (self.kv_bytes_per_token * context)
 
 
-def roofline_of(config: str | os.PathLike, gpu: Gpu, tensor_parallel_size: int = 1,
-                kv_cache_dtype: str | None = None) -> Roofline:
+def roofline_of(
+    config: str | os.PathLike,
+    gpu: Gpu,
+    tensor_parallel_size: int = 1,
+    kv_cache_dtype: str | None = None,
+) -> Roofline:
     """The bound of a model from its config.json, on each of the GPUs that share its layers.
 
     Raises InputError, and MissingFigure where the config does not tell what a step reads.
     """
     model = read_config(config)
-    unknown = ("quantized weights" if model.get("quantization_config") else
-               "experts, of which a step reads those that are chosen" if chosen_experts(model) else
-               "")
+    unknown = (
+        "quantized weights"
+        if model.get("quantization_config")
+        else "experts, of which a step reads those that are chosen"
+        if chosen_experts(model)
+        else ""
+    )
     layout = cache_layout(model, tensor_parallel_size, 1, kv_cache_dtype)
     if unknown or layout.hybrid:
-        raise MissingFigure(f"{model.path}: {unknown or 'layers that do not keep every token'}: "
-                            "no bound of the step time is known here")
+        raise MissingFigure(
+            f"{model.path}: {unknown or 'layers that do not keep every token'}: "
+            "no bound of the step time is known here"
+        )
     layers = sum(layer_parameters(model, tensor_parallel_size))
     weights = (layers + one_table(model, tensor_parallel_size)) * model.element_bytes
     return Roofline(gpu, weights, layers, layout.kv_bytes_per_token)
@@ -119,8 +129,9 @@ class StepTime:
     kind: ClassVar[str] = "estimated"
 
     def seconds(self, tokens, kv_tokens=0):
-        t0, t_token, t_kv = (getattr(self, name).n if getattr(self, name) else 0.0
-                             for name in COEFFICIENTS)
+        t0, t_token, t_kv = (
+            getattr(self, name).n if getattr(self, name) else 0.0 for name in COEFFICIENTS
+        )
         return t0 + t_token * np.asarray(tokens) + t_kv * np.asarray(kv_tokens)
 
 
@@ -135,16 +146,19 @@ def fit_step_time(seconds, tokens, kv_tokens) -> StepTime:
     seconds, tokens, kv_tokens = (np.asarray(v, dtype=float) for v in (seconds, tokens, kv_tokens))
     runs = len(seconds)
     if runs < 4:
-        raise InputError(f"{runs} load runs do not tell a step time and its error; make at least 4 "
-                         "with different flags")
+        raise InputError(
+            f"{runs} load runs do not tell a step time and its error; make at least 4 "
+            "with different flags"
+        )
     columns = dict(zip(COEFFICIENTS, (1 / seconds, tokens / seconds, kv_tokens / seconds)))
     while columns:
         values, errors, scatter = _least_squares(np.column_stack(list(columns.values())))
         known = values > students_t.ppf(0.975, runs - len(columns)) * errors
         if known.all():
             found = dict(zip(columns, map(ufloat, values, errors)))
-            return StepTime(*map(found.get, COEFFICIENTS), scatter * (1 + len(columns) / runs)**0.5,
-                            runs)
+            return StepTime(
+                *map(found.get, COEFFICIENTS), scatter * (1 + len(columns) / runs) ** 0.5, runs
+            )
         columns = {name: column for (name, column), keep in zip(columns.items(), known) if keep}
     raise InputError("the load runs tell no coefficient of the step time: they scatter too much")
 
@@ -171,13 +185,16 @@ def read_load_runs(path: str | os.PathLike) -> np.ndarray:
     try:
         with open(path, encoding="utf-8-sig", newline="") as file:
             rows = list(csv.DictReader(line for line in file if line.strip() and line[0] != "#"))
-        runs = np.array([tuple(float(row[name]) for name in RUN_COLUMNS) for row in rows],
-                        dtype=[(name, float) for name in RUN_COLUMNS])
+        runs = np.array(
+            [tuple(float(row[name]) for name in RUN_COLUMNS) for row in rows],
+            dtype=[(name, float) for name in RUN_COLUMNS],
+        )
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
     except (KeyError, TypeError, ValueError, csv.Error):
-        raise InputError(f"{path}: expected a CSV with a header and numbers under "
-                         f"{', '.join(RUN_COLUMNS)}") from None
+        raise InputError(
+            f"{path}: expected a CSV with a header and numbers under {', '.join(RUN_COLUMNS)}"
+        ) from None
     if not len(runs):
         raise InputError(f"{path}: no run; expected a CSV with {', '.join(RUN_COLUMNS)}")
     if not all((np.isfinite(runs[name]) & (runs[name] > 0)).all() for name in RUN_COLUMNS):
@@ -206,11 +223,15 @@ class Estimate:
 
 def times_to_json(times: Estimate | None, reason: str | None = None) -> dict:
     """``times`` of simulate --json: null where there are none, as of a workload without requests."""
-    return {"kind": times and times.kind, "relative_error": times and times.relative_error,
-            "duration_s": times and times.duration,
-            "throughput_tokens_per_s": times.throughput if times and times.duration else None,
-            "ttft_s": quantiles(times.ttft if times else ()),
-            "tpot_s": quantiles(times.tpot if times else ()), "reason": reason}
+    return {
+        "kind": times and times.kind,
+        "relative_error": times and times.relative_error,
+        "duration_s": times and times.duration,
+        "throughput_tokens_per_s": times.throughput if times and times.duration else None,
+        "ttft_s": quantiles(times.ttft if times else ()),
+        "tpot_s": quantiles(times.tpot if times else ()),
+        "reason": reason,
+    }
 
 
 def quantiles(seconds) -> dict:
@@ -230,15 +251,28 @@ def estimate(trace: Trace, step_time: Roofline | StepTime | GivenStepTime) -> Es
     first, last = (np.empty(len(arrived)) for _ in range(2))
     for times, (steps, requests) in ((first, trace.first_token.T), (last, trace.finished.T)):
         times[requests] = ends[steps]
-    return estimate_of(step_time, float(seconds.sum()), (ends - seconds)[arrived], first, last,
-                       [request.max_tokens for request in trace.requests])
+    return estimate_of(
+        step_time,
+        float(seconds.sum()),
+        (ends - seconds)[arrived],
+        first,
+        last,
+        [request.max_tokens for request in trace.requests],
+    )
 
 
 def estimate_of(step_time, duration: float, arrived, first, last, outputs) -> Estimate:
     """The same from when each request arrived, had its first token and its last, seconds, and how
     many tokens it put out; of shape (requests,)."""
-    arrived, first, last, outputs = (np.asarray(v, dtype=float)
-                                     for v in (arrived, first, last, outputs))
+    arrived, first, last, outputs = (
+        np.asarray(v, dtype=float) for v in (arrived, first, last, outputs)
+    )
     tpot = (last - first) / np.where(outputs > 1, outputs - 1, np.nan)
-    return Estimate(step_time.kind, getattr(step_time, "relative_error", None), duration,
-                    float(outputs.sum() / duration) if duration else np.nan, first - arrived, tpot)
+    return Estimate(
+        step_time.kind,
+        getattr(step_time, "relative_error", None),
+        duration,
+        float(outputs.sum() / duration) if duration else np.nan,
+        first - arrived,
+        tpot,
+    )

@@ -57,12 +57,20 @@ def average_requests(server: SchedulerConfig, workload: Workload) -> float:
 def staggered(server: SchedulerConfig, workload: Workload, requests: int, seed: int = 0) -> list:
     """Requests arriving at random, ``SATURATION`` times as fast as the pool can serve them."""
     rate = SATURATION * average_requests(server, workload) / workload.output_len  # a step
-    return list(poisson_arrivals(fixed_requests(requests, workload.input_len, workload.output_len),
-                                 rate, 1.0, seed))
+    return list(
+        poisson_arrivals(
+            fixed_requests(requests, workload.input_len, workload.output_len), rate, 1.0, seed
+        )
+    )
 
 
-def sweep(server: SchedulerConfig, workload: Workload, step_time: Roofline | StepTime,
-          requests: Iterable, points: int = 10) -> Sweep:
+def sweep(
+    server: SchedulerConfig,
+    workload: Workload,
+    step_time: Roofline | StepTime,
+    requests: Iterable,
+    points: int = 10,
+) -> Sweep:
     """The server at ``points`` max_num_seqs up to 1.2 times the average, and at the method's point.
 
     The pool is held: what further requests take from it (K2) is left out, so that only the
@@ -73,6 +81,11 @@ def sweep(server: SchedulerConfig, workload: Workload, step_time: Roofline | Ste
     requests, rows = list(requests), []
     for count in seqs.tolist():
         done = simulate(replace(server, max_num_seqs=count), requests, trace=True)
-        rows.append((estimate(done.trace, step_time).throughput, done.summary.n_preempt,
-                     done.summary.mean_pool_use))
+        rows.append(
+            (
+                estimate(done.trace, step_time).throughput,
+                done.summary.n_preempt,
+                done.summary.mean_pool_use,
+            )
+        )
     return Sweep(workload, full, average, seqs, *map(np.array, zip(*rows)), step_time.kind)

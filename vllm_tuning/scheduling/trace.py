@@ -46,8 +46,10 @@ class Trace:
     def scheduled(self, step: int) -> dict:
         """Tokens of each request that a step scheduled, in order."""
         part = slice(self.first[step], self.first[step + 1])
-        return {self.requests[request].id: tokens for request, tokens in
-                zip(self.request[part].tolist(), self.tokens[part].tolist())}
+        return {
+            self.requests[request].id: tokens
+            for request, tokens in zip(self.request[part].tolist(), self.tokens[part].tolist())
+        }
 
     def grid(self) -> np.ndarray:
         """Tokens scheduled, one row a request and one column a step; 0 where it did not run."""
@@ -58,10 +60,16 @@ class Trace:
     def table(self) -> np.ndarray:
         """One record a step, by field: tokens and requests scheduled, queues, blocks, events."""
         sums = np.concatenate([[0], np.cumsum(self.tokens)])[self.first]
-        columns = {"step": np.arange(len(self)), "tokens": np.diff(sums),
-                   "scheduled": np.diff(self.first), "running": self.running,
-                   "waiting": self.waiting, "used": self.used, "used_after": self.used_after,
-                   "kv_tokens": self.kv_tokens}
+        columns = {
+            "step": np.arange(len(self)),
+            "tokens": np.diff(sums),
+            "scheduled": np.diff(self.first),
+            "running": self.running,
+            "waiting": self.waiting,
+            "used": self.used,
+            "used_after": self.used_after,
+            "kv_tokens": self.kv_tokens,
+        }
         for name in EVENTS:
             columns[name] = np.bincount(getattr(self, name)[:, 0], minlength=len(self))
         table = np.empty(len(self), [(name, int) for name in columns])
@@ -72,19 +80,30 @@ class Trace:
     def steps(self) -> Iterator[dict]:
         """The steps in the replay format."""
         events = {name: self._by_step(name) for name in (*EVENTS, "hits")}
-        for step, (run, wait, used, after) in enumerate(zip(*(values.tolist() for values in (
-                self.running, self.waiting, self.used, self.used_after)))):
+        for step, (run, wait, used, after) in enumerate(
+            zip(
+                *(
+                    values.tolist()
+                    for values in (self.running, self.waiting, self.used, self.used_after)
+                )
+            )
+        ):
             happened = {name: rows.get(step, []) for name, rows in events.items()}
-            record = {"s": step, "sched": [list(pair) for pair in self.scheduled(step).items()],
-                      "run": run, "wait": wait, "used": used,
-                      "pre": sorted((name for name, in happened["preempted"]), key=str)}
+            record = {
+                "s": step,
+                "sched": [list(pair) for pair in self.scheduled(step).items()],
+                "run": run,
+                "wait": wait,
+                "used": used,
+                "pre": sorted((name for (name,) in happened["preempted"]), key=str),
+            }
             if happened["new"]:
-                record["new"] = [name for name, in happened["new"]]
+                record["new"] = [name for (name,) in happened["new"]]
             if happened["resumed"]:
-                record["res"] = sorted((name for name, in happened["resumed"]), key=str)
+                record["res"] = sorted((name for (name,) in happened["resumed"]), key=str)
             if happened["hits"]:
                 record["hit"] = {name: tokens for name, tokens in happened["hits"]}
-            yield record | {"fin": [name for name, in happened["finished"]], "used_after": after}
+            yield record | {"fin": [name for (name,) in happened["finished"]], "used_after": after}
 
     def _by_step(self, name: str) -> dict[int, list[tuple]]:
         rows: dict[int, list[tuple]] = {}
@@ -112,13 +131,24 @@ class TraceRecorder:
             if step.chunks:
                 chunks = step.chunks.get
                 tokens[start:end] = [chunks(number, 1) for number in request[start:end].tolist()]
-        rows = {name: [(index, number) for index, step in enumerate(self.steps)
-                       for number in getattr(step, name)] for name in EVENTS}
-        hits = [(index, *hit) for index, step in enumerate(self.steps)
-                for hit in step.hits.items()]
+        rows = {
+            name: [
+                (index, number)
+                for index, step in enumerate(self.steps)
+                for number in getattr(step, name)
+            ]
+            for name in EVENTS
+        }
+        hits = [(index, *hit) for index, step in enumerate(self.steps) for hit in step.hits.items()]
         return Trace(
-            requests=tuple(self.requests), first=first, request=request, tokens=tokens,
+            requests=tuple(self.requests),
+            first=first,
+            request=request,
+            tokens=tokens,
             hits=np.array(hits, dtype=int).reshape(-1, 3),
             **{name: np.array(pairs, dtype=int).reshape(-1, 2) for name, pairs in rows.items()},
-            **{name: np.array([getattr(step, name) for step in self.steps], dtype=int)
-               for name in ("running", "waiting", "used", "used_after", "kv_tokens")})
+            **{
+                name: np.array([getattr(step, name) for step in self.steps], dtype=int)
+                for name in ("running", "waiting", "used", "used_after", "kv_tokens")
+            },
+        )

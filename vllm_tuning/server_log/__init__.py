@@ -35,10 +35,13 @@ def read_log(source, name: str | None = None) -> list[Launch]:
         start.add(reading)
     real = [start for start in starts if start.is_real]
     if not real:
-        raise InputError(f"{name}: no start of a vLLM server in it; expected the server's log from "
-                         "its start on, with lines such as 'Available KV cache memory: 54.8 GiB'")
-    return [launch_of(part, f"{name}:{number}")
-            for start in real for number, part in start.engines()]
+        raise InputError(
+            f"{name}: no start of a vLLM server in it; expected the server's log from "
+            "its start on, with lines such as 'Available KV cache memory: 54.8 GiB'"
+        )
+    return [
+        launch_of(part, f"{name}:{number}") for start in real for number, part in start.engines()
+    ]
 
 
 @dataclass
@@ -56,22 +59,29 @@ class Start:
     def _is_quoted(self, new: Reading) -> bool:
         """A measurement told long after the server began to serve stands in someone's request."""
         if new.row.stage not in (LOAD, PROFILE, POOL) or not any(
-                "serving" in old.values for old in self.readings):
+            "serving" in old.values for old in self.readings
+        ):
             return False
         last = next((old for old in reversed(self.readings) if _CLOCK.search(old.text[:200])), None)
-        return (last is None or not _CLOCK.search(new.text[:200])
-                or _seconds_apart(last, new) > _SAME_MOMENT)
+        return (
+            last is None
+            or not _CLOCK.search(new.text[:200])
+            or _seconds_apart(last, new) > _SAME_MOMENT
+        )
 
     def _repeats(self, new: Reading) -> bool:
         """A line with a clock that stands twice, or one that follows itself, says nothing new."""
         return _content(new) in self.said and (
-            bool(_CLOCK.search(new.text)) or _content(new) == _content(self.readings[-1]))
+            bool(_CLOCK.search(new.text)) or _content(new) == _content(self.readings[-1])
+        )
 
     @property
     def is_real(self) -> bool:
         """Whether a server started here: an echoed command or anyone's error does not count."""
-        return any(old.row.stage not in (FLAGS, MARK) and "command" not in old.values
-                   for old in self.readings)
+        return any(
+            old.row.stage not in (FLAGS, MARK) and "command" not in old.values
+            for old in self.readings
+        )
 
     def is_over_at(self, new: Reading) -> bool:
         """Whether a reading belongs to the next start: it says again what this one has said."""
@@ -80,11 +90,15 @@ class Start:
             return False
         if stage == SERVER:
             return not new.process.name.startswith("ApiServer_") and any(
-                old.row is new.row or old.row.stage in (ENGINE, LOAD, PROFILE, POOL, LATE, ERROR)
-                or {"generic", "fatal"} & set(old.values) for old in self.readings)
+                old.row is new.row
+                or old.row.stage in (ENGINE, LOAD, PROFILE, POOL, LATE, ERROR)
+                or {"generic", "fatal"} & set(old.values)
+                for old in self.readings
+            )
         if stage == FLAGS:  # the engine itself may print them once more when it has started
             return not re.match("EngineCore|Worker", new.process.name) and any(
-                old.row.stage == POOL for old in self.readings)
+                old.row.stage == POOL for old in self.readings
+            )
         mine = [old for old in self.readings if _same_rank(old.process, new.process)]
         if stage == ENGINE and any(_names_another(old, new) for old in self.readings):
             return True
@@ -95,8 +109,13 @@ class Start:
         again = [old for old in mine if old.row is new.row]
         if any(_seconds_apart(old, new) > _SAME_MOMENT for old in again):
             return True
-        return stage == PROFILE and bool(again) and any(
-            old.row.stage == POOL and old.number > again[-1].number for old in self.readings)
+        return (
+            stage == PROFILE
+            and bool(again)
+            and any(
+                old.row.stage == POOL and old.number > again[-1].number for old in self.readings
+            )
+        )
 
     def engines(self) -> list[tuple[int, list[Reading]]]:
         """First line and readings of each data-parallel engine, the server's included."""
@@ -110,16 +129,27 @@ class Start:
             for group in nameless.values():
                 owners |= zip(sorted(group, key=lambda process: int(process.pid)), sorted(engines))
         owned = [(owners.get(old.process, _engine(old.process)), old) for old in self.readings]
-        measured = {engine for engine, old in owned if engine is not None
-                    and old.row.stage in (LOAD, PROFILE, POOL) and old.values}
+        measured = {
+            engine
+            for engine, old in owned
+            if engine is not None and old.row.stage in (LOAD, PROFILE, POOL) and old.values
+        }
         if len(measured) < 2:
             return [(self.readings[0].number, self.readings)]
         parts = []
         for this in sorted(measured):
             first = next(old.number for engine, old in owned if engine == this)
             configured = any(engine == this and old.row.stage == ENGINE for engine, old in owned)
-            parts.append((first, [old for engine, old in owned if engine in (None, this)
-                                  or old.row.stage == ENGINE and not configured]))
+            parts.append(
+                (
+                    first,
+                    [
+                        old
+                        for engine, old in owned
+                        if engine in (None, this) or old.row.stage == ENGINE and not configured
+                    ],
+                )
+            )
         return parts
 
 
@@ -127,8 +157,10 @@ def _names_another(old: Reading, new: Reading) -> bool:
     """Whether two engine lines are of another release or model, so not of one start."""
     if old.row.stage != ENGINE:
         return False
-    pairs = [(old.values.get("version"), new.values.get("version")),
-             tuple(arguments(each.values).get("model") for each in (old, new))]
+    pairs = [
+        (old.values.get("version"), new.values.get("version")),
+        tuple(arguments(each.values).get("model") for each in (old, new)),
+    ]
     return any(None not in pair and pair[0] != pair[1] for pair in pairs)
 
 
@@ -146,7 +178,8 @@ def _same_rank(old: Process, new: Process) -> bool:
     if old.pid and (old.pid, old.node) == (new.pid, new.node):
         return True
     return old.name == new.name and (
-        not old.pid or bool(re.search(r"\d|EngineCore|APIServer", old.name)))
+        not old.pid or bool(re.search(r"\d|EngineCore|APIServer", old.name))
+    )
 
 
 def _seconds_apart(old: Reading, new: Reading) -> int:

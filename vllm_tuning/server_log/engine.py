@@ -18,12 +18,23 @@ DEFAULT_SEQS = {2048: 256, 8192: 1024, 16384: 1024}  # of vllm serve on CUDA, by
 
 _ROUNDING = 0.0101  # GiB between two readings of one figure
 _ATTRIBUTES = {  # figures of the table whose names are not the record's
-    "weights": "model_weights", "consumed": "non_torch", "peak": "peak_activation",
-    "peak_torch": "peak_activation", "peak_with_graphs": "peak_activation", "total": "total_memory",
-    "kv": "kv_cache", "kv_set": "kv_cache", "tokens": "kv_cache_tokens", "blocks": "num_gpu_blocks",
-    "concurrency": "max_concurrency", "graphs": "cuda_graph",
-    "graphs_estimated": "cuda_graph_estimated", "utilization": "gpu_memory_utilization",
-    "version": "vllm_version", "exact": "kv_cache"}
+    "weights": "model_weights",
+    "consumed": "non_torch",
+    "peak": "peak_activation",
+    "peak_torch": "peak_activation",
+    "peak_with_graphs": "peak_activation",
+    "total": "total_memory",
+    "kv": "kv_cache",
+    "kv_set": "kv_cache",
+    "tokens": "kv_cache_tokens",
+    "blocks": "num_gpu_blocks",
+    "concurrency": "max_concurrency",
+    "graphs": "cuda_graph",
+    "graphs_estimated": "cuda_graph_estimated",
+    "utilization": "gpu_memory_utilization",
+    "version": "vllm_version",
+    "exact": "kv_cache",
+}
 
 
 def launch_of(readings: list[Reading], where: str) -> Launch:
@@ -46,7 +57,8 @@ class _Engine:
         begin = next((r.number for r in readings if r.row.stage == ENGINE), None)
         flags = [r for r in readings if r.row.stage == FLAGS]
         self.flags = [r.values for r in flags if begin is None or r.number < begin] or [
-            r.values for r in flags]
+            r.values for r in flags
+        ]
         self.version = self.first("version", ENGINE, SERVER, PROFILE, LATE)
         self.release = release(self.version)
         self.ranks = self._ranks()
@@ -56,8 +68,11 @@ class _Engine:
         self.warnings.update(dict.fromkeys(names))
 
     def all(self, name: str, *stages: int) -> list:
-        return [r.values[name] for r in self.readings
-                if name in r.values and (not stages or r.row.stage in stages)]
+        return [
+            r.values[name]
+            for r in self.readings
+            if name in r.values and (not stages or r.row.stage in stages)
+        ]
 
     def first(self, name: str, *stages: int):
         """The first figure of that name, looked for stage by stage."""
@@ -82,9 +97,15 @@ class _Engine:
         ranks = []
         for group in written.values():
             rank = {}
-            for reading in sorted(group, key=lambda r: (
-                    "exact" not in r.values, order[r.row.stage], -(_non_kv(r.values) or 0),
-                    r.values.get("kv", 0))):
+            for reading in sorted(
+                group,
+                key=lambda r: (
+                    "exact" not in r.values,
+                    order[r.row.stage],
+                    -(_non_kv(r.values) or 0),
+                    r.values.get("kv", 0),
+                ),
+            ):
                 rank = reading.values | rank
             ranks.append(rank | {"non_kv": _non_kv(rank)})
         return ranks
@@ -92,8 +113,10 @@ class _Engine:
     def _limiting(self) -> dict:
         """The rank with the largest non-KV total, else the smallest pool, else the most weights."""
         if any(rank["non_kv"] is not None for rank in self.ranks):
-            return max((rank for rank in self.ranks if rank["non_kv"] is not None),
-                       key=lambda rank: rank["non_kv"])
+            return max(
+                (rank for rank in self.ranks if rank["non_kv"] is not None),
+                key=lambda rank: rank["non_kv"],
+            )
         if any("kv" in rank for rank in self.ranks):
             return min(self.ranks, key=lambda rank: rank.get("kv", float("inf")))
         return max(self.ranks, key=lambda rank: rank.get("weights", -1), default={})
@@ -130,15 +153,28 @@ class _Engine:
         pool = self._pool(requested, charge)
         if estimate and not pays:
             self.warn("graph_estimate_not_charged")
-        budget = requested if requested is not None or not total else (
-            total * self.utilization if self.utilization else None)
+        budget = (
+            requested
+            if requested is not None or not total
+            else (total * self.utilization if self.utilization else None)
+        )
         terms = (budget, weights, non_torch, peak, pool)
-        if None not in terms and "profiling_skipped" not in self.warnings and abs(
-                budget - weights - non_torch - peak - charge - pool) > 0.035:
+        if (
+            None not in terms
+            and "profiling_skipped" not in self.warnings
+            and abs(budget - weights - non_torch - peak - charge - pool) > 0.035
+        ):
             self.warn("balance_does_not_close")
-        return {"total_memory": total, "model_weights": weights, "non_torch": non_torch,
-                "peak_activation": peak, "kv_cache": pool, "cuda_graph_estimated": estimate,
-                "cuda_graph": rank.get("graphs", self.first("graphs", LATE)), "charged": charged}
+        return {
+            "total_memory": total,
+            "model_weights": weights,
+            "non_torch": non_torch,
+            "peak_activation": peak,
+            "kv_cache": pool,
+            "cuda_graph_estimated": estimate,
+            "cuda_graph": rank.get("graphs", self.first("graphs", LATE)),
+            "charged": charged,
+        }
 
     def _pool(self, requested: float | None, charge: float) -> float | None:
         """GiB that the limiting rank leaves: its own print, else requested - its non-KV total."""
@@ -168,8 +204,11 @@ class _Engine:
         exact = rank.get("kv_bytes")
         if "profiling_skipped" in self.warnings:
             exact = self.asked.get("kv_cache_memory_bytes")
-        elif exact is None and rank.get("graphs") == 0 and (
-                self.config.get("enforce_eager") == "True"):
+        elif (
+            exact is None
+            and rank.get("graphs") == 0
+            and (self.config.get("enforce_eager") == "True")
+        ):
             derived = "fit_bytes" in rank
             exact = rank["fit_bytes"] + BUFFER if derived else None
         if exact is None or gib is None or abs(exact / GIB - gib) > _ROUNDING:
@@ -188,8 +227,11 @@ class _Engine:
         concurrency = smallest.get("concurrency", min(self.all("concurrency"), default=None))
         counted = [r.values for r in self.readings if "device" in r.values and "blocks" in r.values]
         blocks = counted[0]["blocks"] if counted else self.first("blocks", POOL)
-        size = (self.first("hybrid_block", FLAGS) or self.first("block_size", FLAGS)
-                or self.asked.get("block_size"))
+        size = (
+            self.first("hybrid_block", FLAGS)
+            or self.first("block_size", FLAGS)
+            or self.asked.get("block_size")
+        )
         size = size or self.rank.get("block_size")
         if counted and tokens is None:
             size = size or self._block_size(counted[0], concurrency)
@@ -200,13 +242,21 @@ class _Engine:
             tokens = self.rank.get("kv_cache_tokens", self.first("tokens_left", ERROR))
         measured = [r.number for r in self.readings if {"kv", "kv_set"} & set(r.values)]
         override = self.asked.get("num_gpu_blocks_override") or next(
-            (r.values["override"] for r in self.readings if "override" in r.values
-             and measured and r.number > max(measured)), None)  # before, graphs are profiled so
+            (
+                r.values["override"]
+                for r in self.readings
+                if "override" in r.values and measured and r.number > max(measured)
+            ),
+            None,
+        )  # before, graphs are profiled so
         if override:
             self.warn("blocks_overridden")
-        return {"kv_cache_tokens": tokens or None, "max_concurrency": concurrency,
-                "block_size": size,
-                "num_gpu_blocks": override or blocks or self.rank.get("num_gpu_blocks")}
+        return {
+            "kv_cache_tokens": tokens or None,
+            "max_concurrency": concurrency,
+            "block_size": size,
+            "num_gpu_blocks": override or blocks or self.rank.get("num_gpu_blocks"),
+        }
 
     def _block_size(self, counted: dict, concurrency: float | None) -> int | None:
         """Tokens of a block, not printed by V0: what the concurrency gives, else 16 on GPUs."""
@@ -237,13 +287,18 @@ class _Engine:
     @property
     def asked_in_full(self) -> bool:
         """Whether all that differs from the defaults was printed, so that the rest is known."""
-        return any("non-default" in r.row.anchor.pattern and _is_closed(r.values.get("flags", ""))
-                   for r in self.readings)
+        return any(
+            "non-default" in r.row.anchor.pattern and _is_closed(r.values.get("flags", ""))
+            for r in self.readings
+        )
 
     @property
     def utilization(self) -> float | None:
-        printed = (self.rank.get("utilization"), self.asked.get("gpu_memory_utilization"),
-                   self.first("utilization", PROFILE, LATE, ERROR))
+        printed = (
+            self.rank.get("utilization"),
+            self.asked.get("gpu_memory_utilization"),
+            self.first("utilization", PROFILE, LATE, ERROR),
+        )
         value = next((value for value in printed if value is not None), None)
         if value is None and self.asked_in_full and self.release >= (0, 4):
             self.warn("defaults_assumed")
@@ -252,26 +307,38 @@ class _Engine:
 
     def _seqs_and_tokens(self) -> dict:
         """max_num_seqs and max_num_batched_tokens: the last line before the engine's holds."""
+
         def in_force(name):
             return next((v[name] for v in reversed(self.flags) if name in v), None)
 
         tokens, seqs = (self.rank.get(name) for name in reversed(KNOBS))
-        tokens = tokens or in_force("max_num_batched_tokens") or self.asked.get(
-            "max_num_batched_tokens")
+        tokens = (
+            tokens or in_force("max_num_batched_tokens") or self.asked.get("max_num_batched_tokens")
+        )
         seqs = seqs or self.asked.get("max_num_seqs") or in_force("max_num_seqs")
         server = any(r.process.name.startswith("APIServer") for r in self.readings)
-        if (seqs is None and server and self.asked_in_full and self.release >= (0, 9)
-                and self.config.get("device_config") == "cuda"
-                and "max_num_batched_tokens" not in self.asked):
+        if (
+            seqs is None
+            and server
+            and self.asked_in_full
+            and self.release >= (0, 9)
+            and self.config.get("device_config") == "cuda"
+            and "max_num_batched_tokens" not in self.asked
+        ):
             seqs = DEFAULT_SEQS.get(tokens)
             if seqs:
                 self.warn("defaults_assumed")
         return {"max_num_seqs": seqs, "max_num_batched_tokens": tokens}
 
     def _max_model_len(self) -> int | None:
-        return (self.first("max_model_len", POOL) or self.config.get("max_seq_len")
-                or self.first("max_model_len", ERROR) or self.asked.get("max_model_len")
-                or self.first("max_model_len", FLAGS) or self.rank.get("max_model_len"))
+        return (
+            self.first("max_model_len", POOL)
+            or self.config.get("max_seq_len")
+            or self.first("max_model_len", ERROR)
+            or self.asked.get("max_model_len")
+            or self.first("max_model_len", FLAGS)
+            or self.rank.get("max_model_len")
+        )
 
     def launch(self, where: str) -> Launch:
         memory = self._memory()
@@ -279,20 +346,36 @@ class _Engine:
         peak = memory["peak_activation"]
         blocks, length = self._blocks(), self._max_model_len()
         error, last_words = failure_of(self.readings)
-        if not error and not blocks["kv_cache_tokens"] and (
-                pool is not None and pool <= 0 or 0 in self.all("blocks", POOL)):
+        if (
+            not error
+            and not blocks["kv_cache_tokens"]
+            and (pool is not None and pool <= 0 or 0 in self.all("blocks", POOL))
+        ):
             error = f"No available memory for the cache blocks: {pool or 0:g} GiB"
         error = error or last_words
         status = "failed" if error else "ok"
         launch = Launch(
-            source=where, where=where, vllm_version=self.version, status=status, error=error,
-            model=self.config.get("model") or self.asked.get("model") or self.asked.get("model_tag"),
+            source=where,
+            where=where,
+            vllm_version=self.version,
+            status=status,
+            error=error,
+            model=self.config.get("model")
+            or self.asked.get("model")
+            or self.asked.get("model_tag"),
             kv_cache_dtype=self.config.get("kv_cache_dtype") or self.asked.get("kv_cache_dtype"),
-            **{name: self.config.get(name) or self.asked.get(name)
-               for name in ("tensor_parallel_size", "pipeline_parallel_size")},
-            **self._seqs_and_tokens(), **blocks, max_model_len=length,
-            gpu_memory_utilization=self.utilization, kv_cache=self._exact(pool),
-            cuda_graph_charged=charged, **{name: _bytes(gib) for name, gib in memory.items()})
+            **{
+                name: self.config.get(name) or self.asked.get(name)
+                for name in ("tensor_parallel_size", "pipeline_parallel_size")
+            },
+            **self._seqs_and_tokens(),
+            **blocks,
+            max_model_len=length,
+            gpu_memory_utilization=self.utilization,
+            kv_cache=self._exact(pool),
+            cuda_graph_charged=charged,
+            **{name: _bytes(gib) for name, gib in memory.items()},
+        )
         if self._is_hybrid(blocks["kv_cache_tokens"], blocks["max_concurrency"], length):
             self.warn("hybrid_kv")
         if self._ranks_differ():
@@ -305,8 +388,11 @@ class _Engine:
             self.warn("speculative_decoding")
         if self.all("preempted"):
             self.warn("preempted")
-        if peak is None and "profiling_skipped" not in self.warnings and (
-                pool is not None or launch.kv_cache_tokens):
+        if (
+            peak is None
+            and "profiling_skipped" not in self.warnings
+            and (pool is not None or launch.kv_cache_tokens)
+        ):
             old = self.release and (self.release < (0, 6, 4) or (0, 8) <= self.release < (0, 9, 1))
             self.warn("older_format" if old else "activation_not_printed")
         if pool is not None or launch.kv_cache_tokens:
@@ -334,8 +420,11 @@ def _out_of_range(launch: Launch) -> dict:
     for column in COLUMNS.values():
         value = column.to_json(getattr(launch, column.attribute))
         if isinstance(value, (int, float)) and (
-                column.low is not None and value < column.low
-                or column.high is not None and value > column.high):
+            column.low is not None
+            and value < column.low
+            or column.high is not None
+            and value > column.high
+        ):
             refused[column.attribute] = None
     return refused
 

@@ -7,7 +7,9 @@ from .readings import Reading
 
 _CONSEQUENCE = re.compile(
     r"initialization failed|failed to start|Worker failed with error|stack trace|Broken ?pipe"
-    r"|ConnectionReset|EngineDead|CancelledError|shut ?down", re.IGNORECASE)
+    r"|ConnectionReset|EngineDead|CancelledError|shut ?down",
+    re.IGNORECASE,
+)
 
 
 def failure_of(readings: list[Reading]) -> tuple[str | None, str | None]:
@@ -34,8 +36,11 @@ def failure_of(readings: list[Reading]) -> tuple[str | None, str | None]:
             chained.add(r.process)
         elif "fatal" in values:
             fatal = fatal or values["reason"]
-        elif "generic" in values and not _CONSEQUENCE.search(values["reason"]) and (
-                r.process in traced or values["logged"]):
+        elif (
+            "generic" in values
+            and not _CONSEQUENCE.search(values["reason"])
+            and (r.process in traced or values["logged"])
+        ):
             if cause is None or (by == r.process and by in chained):
                 cause, by, caused = values["reason"], r.process, r.number
                 chained.discard(by)

@@ -27,7 +27,6 @@ CUT = "\ufffc"  # ends a last line without a line feed: a figure that touches it
 ANCHORS = (b"GiB", b"Initializing a", b"non-default args")  # at least one stands in every start-up
 
 
-
 class Process(NamedTuple):
     """Who wrote a line: ``Worker_TP1_EP1``, 445, "" (Ray adds the address of its node)."""
 
@@ -56,27 +55,47 @@ _SOURCE = r"\[?[\w./<>\-]+\.py:\d+\]?:?"
 _PROCESS = r"[(\[](?:[\w:.\-/]+(?: [\w=]+)? )?pid=\d{1,10}\b[^)\]]*[)\]]"
 _LEAD = r"(?:[A-Z]{2,5}(?:\s\+\shost)?|In v[\d.]+,|Engine \d+:)"  # the device of "KV cache size"
 
-_COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07\n]*\x07"
-                     r"|(?:\\x1b|\\u001b|\\033|\^\[)?\[\d+(?:;\d+)*m")
+_COLOUR = re.compile(
+    r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07\n]*\x07"
+    r"|(?:\\x1b|\\u001b|\\033|\^\[)?\[\d+(?:;\d+)*m"
+)
 _COLLECTOR = re.compile(  # compose or kubectl, then journald or a time stamp, then CRI
     r"(?:([\w.\-/]+) *\| |\[(pod/[^\]]*)\] )?"
     rf"(?:[A-Z][a-z][a-z] +\d+ {_TIME} \S+ [\w./\-]+(?:\[\d+\])?: |{_DATE}\s+)?"
-    r"(?:std(?:out|err) ([FP]) )?")
-_TOKENS = "|".join((
-    _PROCESS, rf"\[?{_DATE}\]?", r"\d\d-\d\d(?=\s)", rf"\[?{_TIME}Z?\]?",
-    rf"\[?(?i:{_LEVEL})\b\]?:?", _SOURCE,
-    r"[\w.]+:[\w<>]+:\d+(?=\s)", r"vllm[\w.]*(?::|(?=\s))",  # loguru's and logging's own formats
-    r"(?:time|ts|level|logger|caller)=(?:\"[^\"]*\"|\S+)", r"(?:msg|message)=\"",  # logfmt
-    r"\[[^\[\]\"'`{}=]{1,60}\]", r"\([^()\"'`{}=]{1,60}\)", r"[\w./\-]+\[\d+\]:",
-    r"[|>*:+-]+(?=\s)", r"[▀▄█]+", rf"{_LEAD}(?=\s*\Z)"))
+    r"(?:std(?:out|err) ([FP]) )?"
+)
+_TOKENS = "|".join(
+    (
+        _PROCESS,
+        rf"\[?{_DATE}\]?",
+        r"\d\d-\d\d(?=\s)",
+        rf"\[?{_TIME}Z?\]?",
+        rf"\[?(?i:{_LEVEL})\b\]?:?",
+        _SOURCE,
+        r"[\w.]+:[\w<>]+:\d+(?=\s)",
+        r"vllm[\w.]*(?::|(?=\s))",  # loguru's and logging's own formats
+        r"(?:time|ts|level|logger|caller)=(?:\"[^\"]*\"|\S+)",
+        r"(?:msg|message)=\"",  # logfmt
+        r"\[[^\[\]\"'`{}=]{1,60}\]",
+        r"\([^()\"'`{}=]{1,60}\)",
+        r"[\w./\-]+\[\d+\]:",
+        r"[|>*:+-]+(?=\s)",
+        r"[▀▄█]+",
+        rf"{_LEAD}(?=\s*\Z)",
+    )
+)
 _PREFIX = re.compile(rf"\s*+(?:(?:{_TOKENS})\s*+)*+")
 _GLUED = re.compile(rf"(?:{_PROCESS}\s*)?{_LEVEL} \d\d-\d\d {_TIME} {_SOURCE}\s*{_LEAD}?\s*\Z")
 _BAR = re.compile(r"(?:[^\"'`]*(?:it/s|s/it)\])?")
-_FRESH = re.compile(rf"{_PROCESS}|\[?{_LEVEL}\b|\[?\d{{4}}-(?:\d\d-|[\d-]*{CUT})"
-                    rf"|\[?\d\d:(?:\d\d:\d|[\d:]*{CUT})"
-                    rf"|\d\d-\d\d {_TIME}|{_SOURCE}\s")
-_WRITER = re.compile(r"[(\[](?:(?P<name>[\w:.\-/]+(?: [\w=]+)?) )?pid=(?P<pid>\d{1,10})\b"
-                     r"(?:, ?ip=(?P<node>[\w.:]+))?[^)\]]*[)\]]")
+_FRESH = re.compile(
+    rf"{_PROCESS}|\[?{_LEVEL}\b|\[?\d{{4}}-(?:\d\d-|[\d-]*{CUT})"
+    rf"|\[?\d\d:(?:\d\d:\d|[\d:]*{CUT})"
+    rf"|\d\d-\d\d {_TIME}|{_SOURCE}\s"
+)
+_WRITER = re.compile(
+    r"[(\[](?:(?P<name>[\w:.\-/]+(?: [\w=]+)?) )?pid=(?P<pid>\d{1,10})\b"
+    r"(?:, ?ip=(?P<node>[\w.:]+))?[^)\]]*[)\]]"
+)
 _MESSAGE_KEYS = ("message", "msg", "log", "text", "textPayload")
 _JSON_MESSAGE = re.compile(rf'"(?:{"|".join(_MESSAGE_KEYS)})"\s*:\s*"((?:[^"\\]|\\.)*)')
 
@@ -133,8 +152,8 @@ class _Readable(io.RawIOBase):
 
     def readinto(self, buffer):
         self.rest = self.rest or self.wants(len(buffer))
-        part, self.rest = self.rest[:len(buffer)], self.rest[len(buffer):]
-        buffer[:len(part)] = part
+        part, self.rest = self.rest[: len(buffer)], self.rest[len(buffer) :]
+        buffer[: len(part)] = part
         return len(part)
 
 
@@ -144,6 +163,7 @@ def _guarded(read, name: str):
             return read(size)
         except (OSError, EOFError, zlib.error) as error:
             raise InputError(f"{name}: cannot be read: {error}") from None
+
     return guarded
 
 
@@ -214,7 +234,7 @@ def lines_of(first: int, text: str) -> list[Line]:
     lines, partial, service = [], None, ""
     for number, raw in enumerate(text.removesuffix("\n").split("\n"), first):
         collector = _COLLECTOR.match(raw)
-        line = raw[collector.end():]
+        line = raw[collector.end() :]
         whole = collector[3] != "P"
         if collector.end() or is_fresh(line):  # else a terminal wrapped the line before
             service = collector[1] or collector[2] or ""
@@ -256,8 +276,9 @@ def _unwrapped(line: str) -> tuple[str, bool]:
             found = _JSON_MESSAGE.search(line)  # of a line that was cut
             return (_unescaped(found[1]) if found else line), True
         inner = [value for value in record.values() if isinstance(value, dict)]
-        message = next((record[key] for key in _MESSAGE_KEYS if isinstance(record.get(key), str)),
-                       None)
+        message = next(
+            (record[key] for key in _MESSAGE_KEYS if isinstance(record.get(key), str)), None
+        )
         if message is None and not inner:
             return line, True
         if message is not None and not message.startswith("{"):
@@ -289,7 +310,7 @@ def writer_of(before: str) -> Process | None:
     """
     quoted = any(quote in before for quote in "\"'`")
     before = before[-600:]
-    last = before[_BAR.match(before).end():]
+    last = before[_BAR.match(before).end() :]
     if not _PREFIX.fullmatch(last) and (quoted or not _GLUED.search(last)):
         return None
     writers = list(_WRITER.finditer(before))
@@ -301,7 +322,8 @@ def writer_of(before: str) -> Process | None:
 def joined(lines: list[Line]) -> str:
     """A sentence that a terminal wrapped: indented parts follow a space, others split words."""
     return lines[0].text + "".join(
-        " " + line.text.lstrip() if line.text[:1].isspace() else line.text for line in lines[1:])
+        " " + line.text.lstrip() if line.text[:1].isspace() else line.text for line in lines[1:]
+    )
 
 
 class Flat:

@@ -14,8 +14,11 @@ from ..units import GIB, LARGEST_COUNT, parse_size
 
 _CLASS = re.compile(r"(?:[A-Za-z_][\w.]*(?:Error|Exception):|Value error,) \Z|[A-Za-z_][\w.]*\Z")
 _LED = re.compile(r"\b(?:failed|error|failure|exception)\b[^:'\"]{0,40}[:'] ?\Z", re.IGNORECASE)
-_SHELL = re.compile(r"\s*+(?:(?:[#+$>]|CMD:|command:|exec|nohup|env|sudo|[A-Z_]+=\S*|\S*/"
-                    r"|\S*python[\d.]*|-m)\s*+)*+\Z", re.IGNORECASE)
+_SHELL = re.compile(
+    r"\s*+(?:(?:[#+$>]|CMD:|command:|exec|nohup|env|sudo|[A-Z_]+=\S*|\S*/"
+    r"|\S*python[\d.]*|-m)\s*+)*+\Z",
+    re.IGNORECASE,
+)
 _ENGINE = re.compile(r"Engine (\d+):\s*\Z")
 
 
@@ -35,18 +38,21 @@ def readings(read) -> Iterator[Reading]:
     """Every line that the table knows, in order; ``read(size)`` gives the file's bytes."""
     for first, text in passages(read):
         flat = Flat(lines_of(first, text))
-        hits = [(match.start(), *flat.locate(match.start()))
-                for match in ANCHORS.finditer(flat.text)]
-        beginning = {index for _, index, offset in hits
-                     if not flat.lines[index].text[:offset].strip()}
+        hits = [
+            (match.start(), *flat.locate(match.start())) for match in ANCHORS.finditer(flat.text)
+        ]
+        beginning = {
+            index for _, index, offset in hits if not flat.lines[index].text[:offset].strip()
+        }
         for position, index, offset in hits:
             rows = [row for row in FORMATS if row.anchor.match(flat.text, position)]
             if found := _reading(flat, index, offset, rows, beginning):
                 yield found
 
 
-def _reading(flat: Flat, index: int, offset: int, rows: list[Format],
-             beginning: set[int]) -> Reading | None:
+def _reading(
+    flat: Flat, index: int, offset: int, rows: list[Format], beginning: set[int]
+) -> Reading | None:
     """The reading of the message that begins at ``offset`` of a line, if one begins there.
 
     A terminal may have wrapped its prefix onto lines before, and the message onto lines after.
@@ -56,12 +62,17 @@ def _reading(flat: Flat, index: int, offset: int, rows: list[Format],
     while first and index - first < 3 and not lines[first].fresh:
         first -= 1
     last = index + 1
-    while (last < len(lines) and last - index < 400 and last not in beginning
-           and not lines[last].fresh and lines[last].text.strip()
-           and lines[last].service == line.service):
+    while (
+        last < len(lines)
+        and last - index < 400
+        and last not in beginning
+        and not lines[last].fresh
+        and lines[last].text.strip()
+        and lines[last].service == line.service
+    ):
         last += 1
     head = line.text[offset:]
-    sentence = joined([line._replace(text=head), *lines[index + 1:last]])
+    sentence = joined([line._replace(text=head), *lines[index + 1 : last]])
     error = _wrapped(lines[index:last], head, flat.width)
     missed = None
     for row in rows:
@@ -76,13 +87,15 @@ def _reading(flat: Flat, index: int, offset: int, rows: list[Format],
             process = Process(f"EngineCore_DP{int(engine[1])}")
         match = _best(row.pattern.match(head), row.pattern.match(sentence), head, sentence)
         if not match:
-            missed = missed or Reading(line.number, line.text, process, row, {},
-                                       service=line.service)
+            missed = missed or Reading(
+                line.number, line.text, process, row, {}, service=line.service
+            )
             if row.stage == ERROR:
                 missed = missed._replace(values={"reason": _one_line(lead + error)})
             continue
-        values = {name: figure(name, text) for name, text in match.groupdict().items()
-                  if text is not None}
+        values = {
+            name: figure(name, text) for name, text in match.groupdict().items() if text is not None
+        }
         if "exact" in values:
             values = exact_figures(values["exact"])
         if row.stage == ERROR or {"generic", "fatal"} & set(values):
@@ -97,7 +110,7 @@ def _reading(flat: Flat, index: int, offset: int, rows: list[Format],
 def _placed(before: str, stage: int) -> tuple[Process | None, str]:
     """Who wrote the message after ``before``, None if none begins there; and its class of error."""
     if stage in (ERROR, MARK) and (lead := _CLASS.search(before)):
-        if (writer := writer_of(before[:lead.start()])) is not None:
+        if (writer := writer_of(before[: lead.start()])) is not None:
             return writer, lead[0]
     if stage == ERROR and _LED.search(before) and not re.search("request|prompt", before):
         return Process(), ""
@@ -106,14 +119,19 @@ def _placed(before: str, stage: int) -> tuple[Process | None, str]:
     return writer_of(before), ""
 
 
-def _best(single: re.Match | None, whole: re.Match | None, head: str,
-          sentence: str) -> re.Match | None:
+def _best(
+    single: re.Match | None, whole: re.Match | None, head: str, sentence: str
+) -> re.Match | None:
     """The match over a wrapped sentence where it says more than its first line alone.
 
     None where a figure at the end of the line may go on in the next, which cannot be read.
     """
-    goes_on = (single and single.end() == len(head) and head[-1:].isdigit()
-               and re.match(r"[\d.,]", sentence[len(head):]))
+    goes_on = (
+        single
+        and single.end() == len(head)
+        and head[-1:].isdigit()
+        and re.match(r"[\d.,]", sentence[len(head) :])
+    )
     if not whole:
         return None if goes_on else single
     if not single:
@@ -144,14 +162,30 @@ def _one_line(error: str) -> str:
 
 # ---------------------------------------------------------------- arguments
 
-_TEXTS = ("model", "model_tag", "kv_cache_dtype", "device_config", "enforce_eager",
-          "speculative_config")
-_SIZES = ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "max_seq_len", "block_size",
-          "tensor_parallel_size", "pipeline_parallel_size", "num_gpu_blocks_override",
-          "kv_cache_memory_bytes")
+_TEXTS = (
+    "model",
+    "model_tag",
+    "kv_cache_dtype",
+    "device_config",
+    "enforce_eager",
+    "speculative_config",
+)
+_SIZES = (
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "max_model_len",
+    "max_seq_len",
+    "block_size",
+    "tensor_parallel_size",
+    "pipeline_parallel_size",
+    "num_gpu_blocks_override",
+    "kv_cache_memory_bytes",
+)
 _NAMES = "|".join((*_TEXTS, *_SIZES, "gpu_memory_utilization"))
-_ARGUMENT = re.compile(rf"(?<![\w.-])['\"]?({_NAMES})['\"]?\s*[:=]\s*"
-                       r"('[^']*'|\"[^\"]*\"|[^\s,)}]+)(?=\s*[,)}])")
+_ARGUMENT = re.compile(
+    rf"(?<![\w.-])['\"]?({_NAMES})['\"]?\s*[:=]\s*"
+    r"('[^']*'|\"[^\"]*\"|[^\s,)}]+)(?=\s*[,)}])"
+)
 _OPTION = re.compile(rf"--({_NAMES.replace('_', '-')})[ =]('[^']*'|\"[^\"]*\"|[^\s'\"]+)(?=\s|\Z)")
 
 
@@ -169,8 +203,9 @@ def arguments(values: dict) -> dict:
         if name in parsed or CUT in text or text in ("", "None"):
             continue
         try:
-            parsed[name] = (parse_size(text) if name in _SIZES else
-                            text if name in _TEXTS else float(text))
+            parsed[name] = (
+                parse_size(text) if name in _SIZES else text if name in _TEXTS else float(text)
+            )
         except ValueError:
             continue
     return parsed
@@ -178,9 +213,16 @@ def arguments(values: dict) -> dict:
 
 # ---------------------------------------------------------------- exact figures
 
-_BYTES = {"total_memory": "total", "requested_memory": "requested", "model_weights": "weights",
-          "non_torch": "non_torch", "peak_activation": "peak", "kv_cache": "kv",
-          "cuda_graph_estimated": "graphs_estimated", "cuda_graph": "graphs"}
+_BYTES = {
+    "total_memory": "total",
+    "requested_memory": "requested",
+    "model_weights": "weights",
+    "non_torch": "non_torch",
+    "peak_activation": "peak",
+    "kv_cache": "kv",
+    "cuda_graph_estimated": "graphs_estimated",
+    "cuda_graph": "graphs",
+}
 _WHOLE = ("kv_cache_tokens", "num_gpu_blocks", "block_size", *_SIZES)
 
 
