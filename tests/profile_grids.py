@@ -10,12 +10,12 @@ import math
 import random
 from dataclasses import dataclass
 
+from conftest import ROOT, rows_of
+
 from vllm_tuning import GIB, InputError, Launch, Workload, find_optimum, fit_memory_model
 from vllm_tuning.budget.capacity import capacity
-from vllm_tuning.kv_cache import read_shape
-from vllm_tuning.launching.plan import plan_launches
-
-from conftest import ROOT, rows_of
+from vllm_tuning.kv_cache.layout import read_shape
+from vllm_tuning.measure.plan import plan_launches
 
 SHARED = ROOT.parent / "shared/oracle/P/meta.jsonl.gz"
 REQUESTS = Workload(1024, 256)

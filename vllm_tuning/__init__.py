@@ -5,21 +5,21 @@ from importlib import import_module
 _HOMES = {
     "GIB": "units",
     "InputError": "units",
-    "Launch": "launches",
+    "Launch": "launch",
     "MemoryModel": "memory_model",
     "Optimum": "optimum",
     "Workload": "workload",
     "find_optimum": "optimum",
     "fit_memory_model": "memory_model",
-    "model_of": "memory_model",
-    "read_launches": "launches",
-    "write_launches": "launches",
+    "model_of": "answer",
+    "read_launches": "reading",
+    "write_launches": "reading",
 }
 __all__ = list(_HOMES)
 
 
 def __getattr__(name: str):
-    """Loaded when asked for: inside vLLM (launching/plugin.py) numpy and scipy stay out."""
+    """Loaded when asked for: inside vLLM (plugin) numpy and scipy stay out."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f".{_HOMES[name]}", __name__), name)

@@ -1,69 +1,15 @@
-"""Least squares, and the two-branch law of vLLM's profile run fitted by it.
-
-The profile run first runs the model on B dummy tokens, then the sampler on S = min(C, B) dummy
-requests while the hidden states of all B tokens are still alive. Its peak is
-
-    P(B, C) = max( a1 + K1*B ,  a2 + K2*min(C, B) + k*B )
-
-Which launch lies in which branch is found here, from the readings alone.
-"""
+"""Which launch lies in which branch of the law, found from the readings alone."""
 
 from dataclasses import dataclass
 
 import numpy as np
 
+from .least_squares import LeastSquares, least_squares
+
 SIGNIFICANT = 2.5  # two readings one printed unit apart give a slope of 2.45 standard errors
+
+
 _EXHAUSTIVE = 14  # up to so many different (B, S) every dichotomy by a line is tried
-
-
-@dataclass(frozen=True)
-class LeastSquares:
-    """params and their covariance for the given sigma; ``gain`` maps y to params."""
-
-    params: np.ndarray
-    covariance: np.ndarray
-    gain: np.ndarray
-    chi2: float
-    dof: int
-
-
-def least_squares(design, y, sigma=1.0) -> LeastSquares:
-    """Weighted linear least squares, min |(y - design @ params) / sigma|^2, by QR.
-
-    design (n, p), y (n,), sigma scalar or (n,). The covariance is (X^T W X)^-1, not scaled by the
-    residuals. Raises numpy.linalg.LinAlgError where the columns are linearly dependent.
-    """
-    weight = np.broadcast_to(1.0 / np.asarray(sigma, dtype=float), np.shape(y))
-    weighted = design * weight[:, None]
-    norms = np.sqrt(np.sum(weighted**2, axis=0))
-    if not np.all(norms > 0):
-        raise np.linalg.LinAlgError("a column is zero")
-    q, r = np.linalg.qr(weighted / norms)
-    diagonal = np.abs(np.diag(r))
-    if diagonal.min() < 1e-9 * diagonal.max():
-        raise np.linalg.LinAlgError("the columns are linearly dependent")
-    half = np.linalg.inv(r) / norms[:, None]
-    gain = (half @ q.T) * weight
-    params = gain @ y
-    residual = (y - design @ params) * weight
-    return LeastSquares(
-        params, half @ half.T, gain, float(residual @ residual), len(y) - design.shape[1]
-    )
-
-
-def model_run(tokens, k1, a1):
-    """a1 + K1*B, bytes: peak of the dummy run of the model on B = ``tokens`` tokens."""
-    return a1 + k1 * tokens
-
-
-def sampler_run(tokens, seqs, k2, a2, k):
-    """a2 + K2*min(C, B) + k*B, bytes: peak of the sampler's dummy run on C = ``seqs`` requests."""
-    return a2 + k2 * np.minimum(seqs, tokens) + k * tokens
-
-
-def peak_activation(tokens, seqs, k1, a1, k2, a2, k):
-    """P(B, C) = max(a1 + K1*B, a2 + K2*min(C, B) + k*B), bytes."""
-    return np.maximum(model_run(tokens, k1, a1), sampler_run(tokens, seqs, k2, a2, k))
 
 
 @dataclass(frozen=True)

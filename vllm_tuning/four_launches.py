@@ -11,49 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 from uncertainties import UFloat, ufloat
 
-from .branches import SIGNIFICANT, least_squares
-from .launches import Launch, column
+from .branches import SIGNIFICANT
+from .launch import Launch, column
+from .law import seed_point
+from .least_squares import least_squares
 from .memory_model import FittedLaunch
 from .readings import rounding
-
-
-def seed_point(a, kappa, k1, k2, length):
-    """(C*, B*) of the four-launch method: B* = A / (L*kappa*K1/K2 + K1), C* = B* * K1/K2.
-
-    a: A, bytes left over by weights and driver; kappa: KV bytes of one token; k1, k2: bytes per
-    token and per request; length: L, tokens of one request. Floats, arrays or uncertain numbers.
-
-    >>> seed_point(a=60e9, kappa=131072, k1=150e3, k2=3e6, length=2048)
-    (221.04702..., 4420.94049...)
-    """
-    tokens = a / (length * kappa * k1 / k2 + k1)
-    return tokens * k1 / k2, tokens
-
-
-def request_bytes(length, kappa, k2):
-    """L*kappa + K2, bytes: one full request, its KV cache and its slice of the sampler.
-
-    The memory left over, divided by it, is C* of ``seed_point``.
-
-    >>> round(60e9 / request_bytes(length=2048, kappa=131072, k2=3e6), 5)
-    221.04702
-    """
-    return length * kappa + k2
-
-
-def seed_point_of_four(
-    total_memory, utilization, m1, n1, kv1, kvs1, p1, p2, p3, p4, mns1, mns2, mnbt1, mnbt2, length
-):
-    """(C*, B*) from the figures of four launches in one expression, without intermediate slopes.
-
-    B* = (TM*U - M1 - N1) / {L*(KV1/KVS1)*[(P4-P3)(mns2-mns1)/(P2-P1)/(mnbt2-mnbt1)]
-         + (P4-P3)/(mnbt2-mnbt1)}
-    """
-    ratio = (p4 - p3) * (mns2 - mns1) / (p2 - p1) / (mnbt2 - mnbt1)
-    tokens = (total_memory * utilization - m1 - n1) / (
-        length * (kv1 / kvs1) * ratio + (p4 - p3) / (mnbt2 - mnbt1)
-    )
-    return tokens * ratio, tokens
 
 
 @dataclass(frozen=True)

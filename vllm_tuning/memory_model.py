@@ -7,31 +7,29 @@ The route with the smaller error is used.
 """
 
 import math
-import os
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import numpy as np
 from uncertainties import UFloat, correlated_values
 
-from .branches import BranchFit, fit_branches, model_run, sampler_run
-from .checks import check_launches, refuse_falling_peaks
-from .explanations import ABOUT_THE_ANSWER, notices as explained
-from .gaps import (
+from .branches import BranchFit, fit_branches
+from .diagnosis import (
+    ABOUT_THE_ANSWER,
     NextLaunch,
+    check_launches,
     missing_reasons,
     next_launches,
     poor_fit,
+    refuse_falling_peaks,
     repeats_differ,
     within_rounding,
 )
-from .kv_cache import Shape, read_shape
-from .launches import KNOBS, Launch, Notice, column, first_known, locate
+from .diagnosis import notices as explained
+from .kv_cache import ConfiguredCost, RequestCost, Shape, cost_of_request, is_hybrid
+from .launch import KNOBS, Launch, Notice, column, first_known
+from .law import model_run, sampler_run
 from .readings import Route, corrections_to_pool, kv_per_token, rounding, routes
-from .request_cost import ConfiguredCost, RequestCost, cost_of_request, is_hybrid
-from .sources import read_source
-from .uncertain import UNKNOWN, exact, is_known, nominal, stderr
-from .units import GIB
+from .units import GIB, UNKNOWN, exact, is_known, nominal, stderr
 
 
 @dataclass(frozen=True)
@@ -143,9 +141,6 @@ def in_gib(value: float | None) -> float | None:
     return None if value is None or not math.isfinite(value) else value / GIB
 
 
-# ---------------------------------------------------------------- the fit
-
-
 def fit_memory_model(launches: list[Launch], shape: Shape | None = None) -> MemoryModel:
     """Fit the memory model to any number of launches.
 
@@ -191,40 +186,6 @@ def fit_memory_model(launches: list[Launch], shape: Shape | None = None) -> Memo
         notices += [disagreement] if disagreement else []
         best = replace(best, hybrid=True, request_cost=cost)
     return _explain(best, notices)
-
-
-def model_of(sources, config=None) -> MemoryModel:
-    """Read launches (launches.csv or logs, all one fit) and config.json, and fit them.
-
-    config: a config.json; by default the one beside the first source or its folder ``logs``, if
-    there is one.
-    """
-    each = {os.path.realpath(source): source for source in sources}  # a file named twice is one
-    launches = [launch for source in each.values() for launch in read_source(source)]
-    config = config or config_beside(sources[0])
-    if config is None:
-        return fit_memory_model(launches)
-
-    shape = read_shape(
-        config,
-        *(
-            first_known(launches, name, default)
-            for name, default in (
-                ("tensor_parallel_size", 1),
-                ("pipeline_parallel_size", 1),
-                ("kv_cache_dtype", None),
-                ("block_size", 16),
-            )
-        ),
-    )
-    return fit_memory_model(launches, shape)
-
-
-def config_beside(source) -> Path | None:
-    """The config.json beside a source of launches or beside its folder ``logs``, None if none is."""
-    folder = (Path(source) if str(source) == "-" else locate(source)).parent
-    folders = [folder, *([folder.parent] if folder.name == "logs" else [])]
-    return next((path for each in folders if os.path.lexists(path := each / "config.json")), None)
 
 
 def _usable(launches: list[Launch]) -> tuple[list[Launch], list[Notice]]:

@@ -9,38 +9,17 @@ from dataclasses import dataclass, field
 from uncertainties import UFloat
 
 from .four_launches import SeedAnswer, seed_answer
-from .gaps import serve_flags
-from .launches import Notice
+from .launch import Notice, serve_flags
+from .law import refined_point
 from .memory_model import MemoryModel
 from .pool import CONFIDENCE, Pool
-from .uncertain import is_known, nominal, stderr
-from .units import GIB
+from .units import GIB, is_known, nominal, stderr
 from .workload import Workload
 
 MANY_STEPS = 8  # of one prompt, before it is told
+
+
 PRICED_BUDGETS = tuple(2**power for power in range(9, 16))  # 512 ... 32768
-
-
-def refined_point(model_headroom, sampler_headroom, request, k1, k2, k, per_budget=0.0):
-    """(C*, B*) with intercepts and hidden states: the solution of the two balances
-
-        K1*B + a1 = K2*C + k*B + a2            (the two branches meet)
-        A - a1 - K1*B = (request + c*B) * C    (the pool holds C full requests)
-
-    model_headroom = A - a1 and sampler_headroom = A - a2, bytes; request: bytes of a full one,
-    L*kappa; per_budget: c, bytes that it takes more for each token of B (sliding windows only).
-    With a1 = a2 = k = c = 0 this is ``four_launches.seed_point``. Both are below 0 where the pool is.
-    """
-    slope = k2 / (k1 - k)  # the first balance is B = offset + slope*C
-    offset = (model_headroom - sampler_headroom) / (k1 - k)
-    rest = model_headroom - k1 * offset
-    linear = request + per_budget * offset + k1 * slope
-    root = (linear**2 + 4 * per_budget * slope * (rest**2) ** 0.5) ** 0.5
-    seqs = 2 * rest / (linear + root)
-    return seqs, offset + slope * seqs
-
-
-# ---------------------------------------------------------------- the answer
 
 
 @dataclass(frozen=True)
@@ -300,24 +279,6 @@ def _prices(pool: Pool):
         at = max(seqs, 1)
         tokens = pool.whole_tokens(at, budget)
         yield Price(budget, pool.model.pool(at, budget).n, tokens and max(0, tokens), seqs)
-
-
-def default_flags(total_memory) -> tuple[int, int]:
-    """(max_num_seqs, max_num_batched_tokens) that ``vllm serve`` takes where neither is given.
-
-    total_memory: bytes of one GPU. 1024 / 16384 from 160 GiB, 1024 / 8192 from 70 GiB, else
-    256 / 2048, as of vLLM 0.33 (``EngineArgs.get_batch_defaults`` in ``vllm/engine/arg_utils.py``).
-    A100 and GB10 take 256 / 2048 whatever their size, which the memory alone does not tell.
-
-    >>> default_flags(79.19 * GIB), default_flags(23.58 * GIB)
-    ((1024, 8192), (256, 2048))
-    """
-    if total_memory >= 160 * GIB:
-        return 1024, 16384
-    return (1024, 8192) if total_memory >= 70 * GIB else (256, 2048)
-
-
-# ---------------------------------------------------------------- scope and limits
 
 
 def _scope(model: MemoryModel, workload: Workload):

@@ -6,10 +6,12 @@ import numpy as np
 from uncertainties import covariance_matrix
 
 from .memory_model import MemoryModel
-from .uncertain import NORMAL_95, exact
+from .units import NORMAL_95, exact
 from .workload import Workload, largest
 
 CONFIDENCE = 0.95
+
+
 LARGEST_ASSUMED_K = 16384  # bytes: 8,192 bf16 elements, the hidden size of a 70B model
 
 

@@ -12,11 +12,10 @@ import numpy as np
 from uncertainties import UFloat, ufloat
 
 from .branches import Readings
-from .checks import kv_per_token_intervals
+from .diagnosis import kv_per_token_intervals
 from .kv_cache import Shape
-from .launches import Launch, Notice, column
-from .uncertain import UNKNOWN, exact, is_known
-from .units import printed_half_widths
+from .launch import Launch, Notice, column
+from .units import UNKNOWN, exact, is_known, printed_half_widths
 
 ROOT3 = math.sqrt(3)  # a rounding error of +- h has the standard error h / sqrt(3)
 

@@ -4,14 +4,21 @@ Inside the package memory is in bytes and lengths are in tokens; GiB (2**30 byte
 where a person reads or writes. vLLM prints GiB everywhere, also where an old line says "GB".
 """
 
+import math
 import re
 
 import numpy as np
+from uncertainties import UFloat, ufloat
 
 GIB = 2**30
+
+
 LARGEST_COUNT = 10**15  # tokens or requests; whole numbers stay exact as floats
 
+
 _SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)([kmgtKMGT]?)\Z", re.ASCII)
+
+
 _SUFFIX = {
     "": 1,
     "k": 10**3,
@@ -83,3 +90,42 @@ def printed_half_widths(values) -> np.ndarray:
         digits[:] = digits[known].max()
     half = np.where(digits > 10, 0.5, 0.5 * 10.0**-digits * GIB)
     return np.where(known, half, np.nan)
+
+
+NORMAL_95 = (
+    1.6448536269514722  # quantile of the normal distribution: one-sided 95 %, two-sided 90 %
+)
+
+
+UNKNOWN = ufloat(math.nan, math.nan)
+
+
+_ZERO = 0 * ufloat(1, 1)
+
+
+def exact(value: float) -> UFloat:
+    """A number without error, to be mixed with numbers that have one."""
+    return value + _ZERO
+
+
+def is_known(value: UFloat) -> bool:
+    return math.isfinite(value.n)
+
+
+def nominal(value: UFloat) -> float | None:
+    return value.n if math.isfinite(value.n) else None
+
+
+def stderr(value: UFloat) -> float | None:
+    return value.s if math.isfinite(value.n) and math.isfinite(value.s) else None
+
+
+def with_error(value, digits: int = 0) -> str:
+    """``310.3 +- 0.2``: as many digits as the standard error leaves meaningful; ``?`` if unknown."""
+    if value is None or not is_known(value):
+        return "?"
+    if value.s > 0:
+        digits = max(0, min(digits + 4, 1 - math.floor(math.log10(value.s))))
+        error = f"{value.s:,.{digits}f}"
+        return f"{value.n:,.{digits}f} +- {error if error.strip('0.') else '<' + error[:-1] + '1'}"
+    return f"{value.n:,.{digits}f}"

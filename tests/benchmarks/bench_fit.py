@@ -3,7 +3,8 @@
 import numpy as np
 from timing import compare
 
-from vllm_tuning.branches import Readings, fit_branches, peak_activation
+from vllm_tuning.branches import Readings, fit_branches
+from vllm_tuning.law import peak_activation
 
 if __name__ == "__main__":
     draw = np.random.default_rng(1)

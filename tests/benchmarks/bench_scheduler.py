@@ -12,8 +12,8 @@ import sys
 from real_scheduler import steps_per_second
 from timing import seconds
 
-from vllm_tuning.scheduling.config import Request, SchedulerConfig
-from vllm_tuning.scheduling.simulation import fixed_requests, simulate
+from vllm_tuning.scheduler.config import Request, SchedulerConfig
+from vllm_tuning.scheduler.simulation import fixed_requests, simulate
 
 AMPLE = SchedulerConfig(256, 8192, 20_000)
 CACHING = SchedulerConfig(256, 8192, 20_000, enable_prefix_caching=True)

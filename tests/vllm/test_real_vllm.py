@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from vllm_tuning.launching.plugin import PROFILED, READY, SWITCH
-from vllm_tuning.server_log import read_log
+from vllm_tuning.plugin import PROFILED, READY, SWITCH
+from vllm_tuning.reading.log import read_log
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent

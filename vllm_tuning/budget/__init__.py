@@ -1,1 +1,30 @@
-"""The memory budget from a config.json: where each gibibyte goes, without a launch."""
+"""The memory budget of a server before any launch."""
+
+from .admission import RunningRequest, seqs_by_length
+from .capacity import RISK, Capacity, capacity, launch_to_measure
+from .estimates import Server, chosen_experts, profile_slopes
+from .gpus import GPUS, Gpu, gpu_named
+from .memory_budget import equivalent_utilization, filled, tokens_per_percent
+from .parameters import layer_parameters, one_table
+from .quantized import quantization
+
+__all__ = [
+    "Capacity",
+    "GPUS",
+    "Gpu",
+    "RISK",
+    "RunningRequest",
+    "Server",
+    "capacity",
+    "chosen_experts",
+    "equivalent_utilization",
+    "filled",
+    "gpu_named",
+    "launch_to_measure",
+    "layer_parameters",
+    "one_table",
+    "profile_slopes",
+    "quantization",
+    "seqs_by_length",
+    "tokens_per_percent",
+]

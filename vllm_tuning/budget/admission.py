@@ -9,11 +9,17 @@ import numpy as np
 
 from ..kv_cache import CacheLayout
 from ..units import InputError
-from ..workload import Workload, largest
+from ..workload import largest
 
 MARGIN = 0.85  # of pool / p95: 449k / 2,400 = 187, so about 160
+
+
 _LARGEST = 2**21  # blocks in the distribution of a sum; beyond it blocks are counted in bundles
+
+
 _MOST = 2**14  # requests at once
+
+
 _LONGEST = 2**24  # tokens of a request
 
 
@@ -96,36 +102,3 @@ def seqs_for_risk(request: RunningRequest, blocks: int, risk: float) -> Risk:
     overflow = functools.cache(lambda seqs: request.overflow(seqs, blocks - 1))
     seqs = largest(lambda count: overflow(count) <= risk, _MOST, request.near(blocks - 1, risk))
     return Risk(seqs, overflow(seqs) if seqs else 0.0)
-
-
-def lengths_from_histograms(prompt, generation) -> list[Workload]:
-    """A hundred requests with the lengths of two histograms, at 1 % steps of each.
-
-    Each: (requests at or below each upper end, mean length or None). A histogram tells that so many
-    are at most so long. Without a mean the upper end of the bucket is taken (twice the last finite
-    one above it), so the lengths are never too short but for that tail. With it all stand at the
-    same share of their bucket, the one that gives the mean. Prompts and outputs are matched by
-    rank, the dearest pairing, since a histogram does not tell which go together. Raises InputError
-    where there are none.
-    """
-    found = []
-    for kind, (buckets, mean) in (("prompt", prompt), ("generation", generation)):
-        bounds = np.array(sorted(buckets))
-        held = np.array([buckets[bound] for bound in bounds])
-        if not len(held) or held[-1] <= 0:
-            raise InputError(f"metrics: no vllm:request_{kind}_tokens with requests in it")
-        if not np.isfinite(bounds[-1]):
-            bounds[-1] = 2 * bounds[-2] if len(bounds) > 1 else 1
-        lows, counts = np.r_[0, bounds[:-1]], np.diff(held, prepend=0) / held[-1]
-        if mean is not None and counts[-1] > 0:
-            bounds[-1] += max(0.0, (mean - bounds @ counts) / counts[-1])
-        width = (bounds - lows) @ counts
-        share = (
-            1.0
-            if mean is None or not width
-            else float(np.clip((mean - lows @ counts) / width, 0, 1))
-        )
-        places = np.searchsorted(held / held[-1], (np.arange(100) + 0.5) / 100)
-        lengths = np.ceil((lows + share * (bounds - lows))[places] - 1e-6)
-        found.append(np.maximum(1, lengths).astype(int))
-    return [Workload(int(prompt), int(output)) for prompt, output in zip(*found)]

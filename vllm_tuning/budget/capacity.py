@@ -5,18 +5,19 @@ from dataclasses import dataclass, replace
 from numbers import Integral, Real
 from pathlib import Path
 
-from .admission import MARGIN, Risk, RunningRequest, seqs_by_length, seqs_for_risk
-from .estimates import Server
-from .memory_budget import Budget, Part, indexed_weights, memory_budget
-from ..gpus import GPUS, SMALL_DEFAULTS, gpu_named
-from ..kv_cache import CacheLayout, cache_layout
-from ..launches import Launch, release
-from ..model_config import LARGEST_FIGURE, ModelConfig, read_config
-from ..optimum import default_flags
+from ..kv_cache import LARGEST_FIGURE, CacheLayout, ModelConfig, cache_layout, read_config
+from ..launch import Launch
+from ..releases import default_flags, release
 from ..units import GIB, InputError
 from ..workload import Workload, at_percentile, largest
+from .admission import MARGIN, Risk, RunningRequest, seqs_by_length, seqs_for_risk
+from .estimates import Server
+from .gpus import GPUS, SMALL_DEFAULTS, gpu_named
+from .memory_budget import Budget, Part, indexed_weights, memory_budget
 
 RISK = 0.01  # of preemption at a moment, where lengths are known
+
+
 SMALLEST_BUDGET = 2048  # tokens of a step, vLLM's default on a small GPU
 
 
@@ -309,7 +310,7 @@ def _unmoved(launch: Launch, weights: float | None, **flags) -> Launch:
 
 def launch_to_measure(sources) -> Launch:
     """The launch whose parts are taken: the last that is up. Raises InputError where none is."""
-    from ..sources import read_source
+    from ..reading import read_source
 
     up = [
         launch

@@ -9,29 +9,47 @@ the launches of the fit say.
 import math
 from dataclasses import dataclass
 
-from ..branches import peak_activation
-from ..kv_cache import hidden_state_bytes
-from ..launches import release
-from ..model_config import ModelConfig
-from .quantized import quantization, weight_bytes
+from ..kv_cache import ModelConfig
+from ..law import hidden_state_bytes, peak_activation
+from ..releases import release
 from ..units import GIB
+from .quantized import quantization, weight_bytes
 
 K1_PER_WIDTH = 6.64  # bytes per token, per element of the widest MLP + the hidden state
+
+
 K2_SORT = 40.1  # bytes per request and vocabulary entry, to 0.16, from 128 requests on
+
+
 K2_SORT_FEW = 52.5  # the same below 128 requests
+
+
 K2_TRITON = 14.94  # from 0.17 on
+
+
 PEAK_SPREAD = 0.058  # of the peak
+
+
 NON_TORCH = {  # GiB, spread: several GPUs (NCCL), one, and one before 0.17
     "several": (2.12, 0.030),
     "one": (0.26, 0.122),
     "old": (0.07, 0.012),
 }
+
+
 REST = (0.037, 0.021)  # GiB, spread: rotary tables, norms, padding that the matrices leave out
+
+
 TOWER = (1.75, 0.70)  # GiB, spread: a vision tower and its projection, of two models
+
 
 # Not of the fit, whose launches end with 0.19: assumed
 NEW_PEAK_SPREAD = 0.20  # of the peak from 0.20 on and where the release is unknown: other samplers
+
+
 QUANTIZED_SPREAD = 0.05  # of quantized weights: which layers are left out, and how they are packed
+
+
 GRAPHS = (0.6, 0.4)  # GiB set aside for CUDA graphs from 0.20.2 on: 0.1 to 1.4 in ten logs
 
 

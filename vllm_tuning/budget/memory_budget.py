@@ -9,12 +9,10 @@ import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ..kv_cache import CacheLayout, ModelConfig
+from ..launch import Launch
+from ..units import GIB, NORMAL_95, InputError
 from .estimates import Estimate, Server, activation, cuda_graphs, non_torch, weights
-from ..kv_cache import CacheLayout
-from ..launches import Launch
-from ..model_config import ModelConfig
-from ..uncertain import NORMAL_95
-from ..units import GIB, InputError
 
 
 @dataclass(frozen=True)

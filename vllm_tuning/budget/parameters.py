@@ -3,8 +3,8 @@
 Matrices only: norms, biases and rotary tables are within 0.1 %. Vision towers are not counted.
 """
 
-from ..cache_layers import heads_on_gpu, mamba2_shape
-from ..model_config import ModelConfig
+from ..kv_cache import ModelConfig, mamba2_shape
+from ..law import heads_on_gpu
 
 _PLAIN_MLP = (
     "opt",
@@ -132,8 +132,8 @@ def count_parameters(
     """Parameters on one GPU: heads, widths, experts and the vocabulary split over tensor parallel
     ranks, layers over pipeline stages (the first, with the embedding).
 
-    >>> from vllm_tuning.launches import DATA
-    >>> from vllm_tuning.model_config import read_config
+    >>> from vllm_tuning.reading import DATA
+    >>> from vllm_tuning.kv_cache.model_config import read_config
     >>> round(count_parameters(read_config(DATA / "llama-3.1-70b-mi300x")) / 1e9, 1)
     70.6
     """

@@ -1,10 +1,14 @@
 """Bytes of quantized weights, from the ``quantization_config`` of a config.json."""
 
-from ..model_config import MissingFigure, ModelConfig
+from ..kv_cache import MissingFigure, ModelConfig
 from .parameters import count_parameters, layer_parameters, table_parameters
 
 _BITS = {"fp8": 8, "fbgemm_fp8": 8, "mxfp4": 4}
+
+
 _BY_GROUP = ("awq", "gptq", "compressed-tensors")
+
+
 _SCALE_BITS = 16  # one scale for each group of weights; 8 in mxfp4
 
 

@@ -4,15 +4,17 @@ import math
 
 import numpy as np
 
-from .server import ServedPool, Server
-from .window import Window
-from ..budget.memory_budget import equivalent_utilization
-from ..gaps import serve_flags
+from ..budget import equivalent_utilization
+from ..launch import serve_flags
 from ..optimum import find_optimum
+from ..reading import Window
 from ..units import GIB
 from ..workload import Workload, at_percentile, largest
+from .server import ServedPool, Server
 
 PEAK_LIMIT = 0.90
+
+
 HIGHEST_UTILIZATION = 0.98  # above it other users of the GPU find no room
 
 

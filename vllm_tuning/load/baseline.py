@@ -4,13 +4,13 @@ import json
 import os
 from importlib.metadata import version
 
-from .check import Verdict, count
-from .metrics import HISTOGRAMS
-from .server import read_json
-from ..files import write_whole
+from ..reading import HISTOGRAMS, read_json, write_whole
 from ..units import InputError
+from .rules import Verdict, count
 
 _PARTS = ("versions", "configuration", "capacity", "load")
+
+
 _FLAGS = (
     "max_num_seqs",
     "max_num_batched_tokens",

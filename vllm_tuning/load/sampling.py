@@ -4,18 +4,22 @@ import http.client
 import os
 import threading
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Callable
 from urllib.parse import urlsplit
 
-from .metrics import Scrape, parse_scrapes, stamped
-from .window import Window
+from ..reading import Scrape, Window, parse_scrapes, stamped
 from ..units import InputError
 
 TOKEN = "VLLM_TUNING_TOKEN"  # the environment variable of a bearer token
+
+
 TIMEOUT = 5.0  # seconds to answer in
+
+
 GIVE_UP = 5  # samples in a row without an answer
+
+
 _LARGEST = 2**26
 
 

@@ -1,15 +1,14 @@
 """What is known of the server beside its /metrics: its flags, its pool, and what was predicted."""
 
-import json
 import os
 from dataclasses import dataclass
 
-from .window import Window
-from ..budget.admission import seqs_by_length
+from ..answer import model_of
+from ..budget import seqs_by_length
 from ..kv_cache import CacheLayout, Group
-from ..launches import Launch, Notice
-from ..memory_model import MemoryModel, model_of
-from ..sources import read_source
+from ..launch import Launch, Notice
+from ..memory_model import MemoryModel
+from ..reading import Window, read_json, read_source
 from ..units import LARGEST_COUNT, InputError
 from ..workload import Workload
 
@@ -169,30 +168,3 @@ def read_recommendation(path: str | os.PathLike) -> Recommendation:
         if isinstance(work, dict)
         else None,
     )
-
-
-def read_json(path: str | os.PathLike, expected: str) -> dict:
-    """The one JSON object of a file. Raises InputError."""
-    records = read_records(path, expected)
-    if len(records) > 1:
-        raise InputError(f"{path}: several JSON objects; expected {expected}")
-    return records[0]
-
-
-def read_records(path: str | os.PathLike, expected: str) -> list[dict]:
-    """The JSON objects of a file: one, a list of them, or one a line. Raises InputError."""
-    try:
-        with open(path, encoding="utf-8-sig") as file:
-            text = file.read(2**28)
-        try:
-            found = json.loads(text)
-        except ValueError:
-            found = [json.loads(line) for line in text.splitlines() if line.strip()]
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
-    except (ValueError, RecursionError):
-        raise InputError(f"{path}: not JSON; expected {expected}") from None
-    records = found if isinstance(found, list) else [found]
-    if not records or not all(isinstance(record, dict) for record in records):
-        raise InputError(f"{path}: no JSON object; expected {expected}")
-    return records

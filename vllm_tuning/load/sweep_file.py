@@ -9,9 +9,9 @@ import os
 import shlex
 from pathlib import Path
 
-from ..files import write_whole
 from ..optimum import Optimum
 from ..pool import Pool
+from ..reading import write_whole
 from ..units import InputError
 from ..workload import Workload
 

@@ -1,0 +1,258 @@
+"""The command line: exit codes, one line on bad input, JSON and nothing else."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+from conftest import ROOT
+
+from vllm_tuning import read_launches
+from vllm_tuning.cli import main
+
+SET = "llama-3-8b-2-layers"
+LENGTHS = ["--input-len", "1024", "--output-len", "256"]
+
+
+def run(*args):
+    return CliRunner().invoke(main, list(args))
+
+
+@pytest.mark.parametrize("command", ["fit", "recommend", "report"])
+def test_every_command_has_help(command):
+    assert run(command, "--help").exit_code == 0
+
+
+def test_fit_json_holds_the_contract():
+    result = run("fit", SET, "--json")
+    fit = json.loads(result.stdout)
+    assert result.exit_code == 0 and result.stderr == ""
+    assert {"k1", "a1", "k2", "a2", "k"} <= fit.keys() and set(fit["stderr"]) == {
+        "k1",
+        "a1",
+        "k2",
+        "a2",
+        "k",
+    }
+    assert fit["k1"] == pytest.approx(147456, rel=1e-3)
+    for launch in fit["launches"]:
+        assert {
+            "branch",
+            "peak_activation_predicted_gib",
+            "kv_cache_predicted_gib",
+            "residual_gib",
+        } <= launch.keys()
+
+
+def test_recommend_json_holds_the_contract():
+    answer = json.loads(run("recommend", SET, *LENGTHS, "--json").stdout)
+    assert {
+        "max_num_seqs",
+        "max_num_batched_tokens",
+        "k1",
+        "k2",
+        "a",
+        "kv_bytes_per_token",
+    } <= answer["method"].keys()
+    assert {
+        "max_num_seqs",
+        "max_num_batched_tokens",
+        "k1",
+        "a1",
+        "k2",
+        "a2",
+        "k",
+        "stderr",
+        "route",
+    } <= answer["refined"].keys()
+    assert {
+        "max_num_seqs",
+        "max_num_batched_tokens",
+        "kv_cache_gib",
+        "kv_cache_tokens",
+        "kv_cache_tokens_stderr",
+        "concurrency",
+        "confidence",
+    } <= answer["recommended"].keys()
+    assert answer["recommended"]["confidence"] == 0.95 and answer["warnings"] == []
+    assert answer["method_reason"] is None
+    assert isinstance(answer["recommended"]["max_num_seqs"], int)
+
+
+def test_unknown_figures_are_null_never_nan():
+    for args in (
+        ["fit", "qwen3.5-4b-a30"],
+        ["recommend", "qwen3.5-4b-a30", *LENGTHS],
+        ["fit", "llama-3.1-70b-mi300x"],
+        ["recommend", "vllm-0.32-profile-grid", *LENGTHS],
+    ):
+        result = run(*args, "--json")
+        assert result.exit_code == 0
+        json.loads(result.stdout, parse_constant=lambda name: pytest.fail(name))
+
+
+@pytest.mark.parametrize("name", [path.parent.name for path in ROOT.glob("data/*/launches.csv")])
+def test_the_answer_fits_80_columns(name):
+    for args in (["recommend", name, *LENGTHS], ["fit", name]):
+        result = run(*args)
+        assert result.exit_code in (0, 1)
+        assert all(len(line) <= 80 for line in result.stdout.splitlines()), result.stdout
+
+
+def test_the_answer_is_the_flags_to_copy():
+    answer = json.loads(run("recommend", SET, *LENGTHS, "--json").stdout)["recommended"]
+    assert (
+        f"--max-num-seqs {answer['max_num_seqs']} --max-num-batched-tokens "
+        f"{answer['max_num_batched_tokens']}"
+    ) in run("recommend", SET, *LENGTHS).stdout
+
+
+def test_sizes_with_suffixes_and_the_config_option(tmp_path):
+    plain = run("recommend", SET, *LENGTHS, "--json").stdout
+    assert (
+        run("recommend", SET, "--input-len", "1K", "--output-len", "256", "--json").stdout == plain
+    )
+    csv = ROOT / "data" / SET / "launches.csv"
+    (tmp_path / "launches.csv").write_text(csv.read_text())
+    bare = json.loads(run("fit", str(tmp_path), "--json").stdout)
+    given = json.loads(
+        run("fit", str(tmp_path), "--json", "--config", str(csv.parent / "config.json")).stdout
+    )
+    assert (bare["k"], bare["k_source"]) == (0, "assumed 0")
+    assert (given["k"], given["k_source"]) == (8192, "config")
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["fit"],
+        ["recommend", SET],
+        ["recommend", SET, "--input-len", "0", "--output-len", "1"],
+        ["recommend", SET, "--input-len", "abc", "--output-len", "1"],
+        ["recommend", SET, "--input-len", "1" + "0" * 400, "--output-len", "1"],
+        ["fit", SET, "--no-such-flag"],
+        ["recommend", SET, *LENGTHS, "--json", "--yaml"],
+        ["no-such-command"],
+    ],
+)
+def test_bad_usage_exits_2(args):
+    assert run(*args).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "max_num_seqs\nnan\n",
+        "max_num_seqs,typo\n1,2\n",
+        "",
+        "gpu_memory_utilization\n1.5\n",
+        "max_num_seqs,max_num_batched_tokens,vllm_version,kv_cache_gib\n1,2,0.9,3\n1,4,0.8,2\n",
+        "max_num_seqs,max_num_batched_tokens,kv_cache_gib\n16,2048,3\n16,4096,4\n16,8192,5\n",
+    ],
+)
+def test_bad_input_exits_1_with_one_line(tmp_path, text):
+    path = tmp_path / "launches.csv"
+    path.write_text(text)
+    for args in (["fit", str(path)], ["recommend", str(path), *LENGTHS, "--json"]):
+        result = run(*args)
+        assert result.exit_code == 1 and result.stdout == ""
+        assert result.stderr.startswith(f"vllm-tuning: {path}") and result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("path", ["no/such/file.csv", "nothing", str(ROOT / "tests")])
+def test_a_missing_file_exits_1_with_one_line(path):
+    result = run("fit", path)
+    assert result.exit_code == 1 and result.stderr.count("\n") == 1
+
+
+def test_a_broken_config_exits_1(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    result = run("fit", SET, "--config", str(tmp_path / "config.json"))
+    assert result.exit_code == 1 and "hidden_size" in result.stderr
+
+
+def test_as_a_module_and_without_colour_in_a_pipe():
+    done = subprocess.run(
+        [sys.executable, "-m", "vllm_tuning", "recommend", SET, *LENGTHS],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )
+    assert done.returncode == 0 and done.stderr == "" and "\x1b" not in done.stdout
+
+
+def test_digits_of_another_script_are_refused(tmp_path):
+    for column in ("max_num_seqs", "kv_cache_gib"):
+        (tmp_path / "launches.csv").write_text(f"{column}\n٣\n")
+        assert run("fit", str(tmp_path)).exit_code == 1
+
+
+def test_a_full_disk_is_one_line():
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "vllm_tuning", "fit", SET],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+        )
+    assert done.returncode == 1 and done.stderr.count("\n") == 1
+    assert done.stderr.startswith("vllm-tuning: ")
+
+
+def test_an_output_folder_that_cannot_be_made_is_one_line(tmp_path):
+    (tmp_path / "file").write_text("")
+    result = run("report", SET, *LENGTHS, "-o", str(tmp_path / "file" / "folder"))
+    assert result.exit_code == 1 and result.stderr.startswith(
+        f"vllm-tuning: {tmp_path}/file/folder"
+    )
+
+
+def test_names_and_paths_no_system_takes_are_one_line(tmp_path):
+    for name in ("a" * 5000, str(tmp_path / ("b" * 300)), "\udcff.csv"):
+        result = run("fit", name)
+        assert result.exit_code == 1 and result.stderr.count("\n") == 1, name[:20]
+
+
+def test_an_interrupt_is_one_line(monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("vllm_tuning.answer.model_of", interrupt)
+    result = run("fit", SET)
+    assert result.exit_code == 1 and result.stderr == "vllm-tuning: interrupted\n"
+
+
+LOGS = [str(path) for path in sorted((ROOT / "tests/data/logs").glob("v0.32-*.log"))]
+
+
+def test_read_prints_a_table_json_or_a_csv_that_reads_back(tmp_path):
+    table = run("read", *LOGS)
+    assert table.exit_code == 0 and all(len(line) <= 80 for line in table.stdout.splitlines())
+    launches = json.loads(run("read", *LOGS, "--json").stdout)
+    assert len(launches) >= len(LOGS) and "kv_cache_gib" in launches[0]
+    assert run("read", *LOGS, "-o", str(tmp_path / "launches.csv")).exit_code == 0
+    back = [launch.to_dict() for launch in read_launches(tmp_path)]
+    assert back == json.loads(json.dumps(launches))
+
+
+def test_a_file_that_is_no_log_does_not_stop_the_others():
+    result = run("read", str(ROOT / "README.md"), LOGS[0], "--json")
+    assert result.exit_code == 1 and len(json.loads(result.stdout)) == 1
+    assert result.stderr.startswith(f"vllm-tuning: {ROOT / 'README.md'}: no start of a vLLM server")
+    assert result.stderr.count("\n") == 1
+
+
+def test_fit_takes_a_log_and_names_the_launches_to_make():
+    log = str(ROOT / "tests/data/logs/v0.32-exact.log")
+    fit = json.loads(run("fit", log, "--json").stdout)
+    assert len(fit["launches"]) == 1 and len(fit["next_launches"]) >= 3
+
+
+def test_the_answer_fits_80_columns_where_k_is_assumed(tmp_path):
+    (tmp_path / "launches.csv").write_text((ROOT / "data" / SET / "launches.csv").read_text())
+    answer = run("recommend", str(tmp_path), *LENGTHS).stdout
+    assert "16 KiB" in answer and all(len(line) <= 80 for line in answer.splitlines())

@@ -1,0 +1,315 @@
+"""What the derivation draws and says: against measured rows and hand calculation."""
+
+import re
+
+import nbformat
+import numpy as np
+import pytest
+from conftest import ROOT, rows_of
+from matplotlib.figure import Figure
+
+from vllm_tuning.answer.models import model_of
+from vllm_tuning.explorer.scenario import what_if
+from vllm_tuning.figures import lesson
+from vllm_tuning.law import peak_activation
+from vllm_tuning.optimum import find_optimum
+from vllm_tuning.pool import Pool
+from vllm_tuning.reading.tables import DATA, read_launches
+from vllm_tuning.units import GIB, InputError
+from vllm_tuning.workload import Workload
+
+K1, K2, K, KAPPA, A = 147456, 3094568, 8192, 8192, 4270388675  # exact bytes of the two-layer model
+WORK, MIB = Workload(1024, 256), 2**20
+MODEL = model_of(["llama-3-8b-2-layers"])
+OPTIMUM = find_optimum(MODEL, WORK)
+GRID = model_of(["vllm-0.32-profile-grid"])
+EXACT = DATA / "llama-3-8b-2-layers/exact.csv"
+
+
+def axes():
+    return Figure(figsize=(7, 3.4)).add_subplot()
+
+
+def lines(ax):
+    return {line.get_label(): np.array(line.get_data()) for line in ax.get_lines()}
+
+
+def test_a_pool_below_zero_has_no_bar():
+    ax = lesson.launch_bars(read_launches("qwen2.5-7b-a10g"), axes())
+    assert min(bar.get_width() for bar in ax.patches) >= 0
+    assert any("-1.54" in text.get_text() for text in ax.texts)
+
+
+def test_the_bars_of_the_launches_are_the_printed_figures():
+    rows = rows_of(ROOT / "data/llama-3-8b-2-layers/launches.csv")
+    drawn = [
+        bar.get_width()
+        for bar in lesson.launch_bars(read_launches("llama-3-8b-2-layers"), axes()).patches
+    ]
+    assert drawn == pytest.approx(
+        [
+            float(row[name])
+            for row in rows
+            for name in (
+                "model_weights_gib",
+                "non_torch_gib",
+                "peak_activation_gib",
+                "kv_cache_gib",
+            )
+        ]
+    )
+
+
+def test_the_plain_law_misses_k_times_b_in_the_branch_of_the_sampler(grid):
+    drawn = lines(lesson.law_gaps(GRID, axes()))
+    tokens, seqs, peak = grid["tokens"], grid["seqs"], grid["peak"]
+    sampler = 769068 * seqs > (10240 - 512) * tokens
+    gap = (peak - np.maximum(10240 * tokens, 769068 * seqs)) / MIB
+    for branch, mine in (("model", ~sampler), ("sampler", sampler)):
+        points = drawn[f"plain law, {branch} run sets P"].T
+        expected = np.column_stack([tokens, gap])[mine]
+        assert np.array(sorted(points.tolist())) == pytest.approx(
+            np.array(sorted(expected.tolist())), abs=1e-6
+        )
+    assert np.abs(drawn["law with a1, a2 and k"][1]).max() < 1 / MIB
+
+
+def test_steps_of_the_a100_by_hand():
+    ax = lesson.sampler_steps(read_launches("qwen1.5-4b-a100"), axes())
+    gib = {16: 0.13, 32: 0.25, 64: 0.48, 128: 0.71}
+    texts = [text.get_text() for text in ax.texts]
+    for text, (low, high) in zip(texts, ((16, 32), (32, 64), (64, 128)), strict=True):
+        scale = 1024 / (high - low)
+        error = 0.005 * np.sqrt(2 / 3) * scale
+        assert text.startswith(f"{(gib[high] - gib[low]) * scale:.1f} ± {error:.1f} MiB")
+
+
+def test_bars_of_the_releases_are_the_printed_peaks():
+    rows = rows_of(ROOT / "data/qwen3-14b-h100-releases/launches.csv")
+    ax = lesson.releases(read_launches("qwen3-14b-h100-releases"), axes())
+    assert [bar.get_width() for bar in ax.patches] == pytest.approx(
+        [float(row["peak_activation_gib"]) for row in rows]
+    )
+    assert [label.get_text() for label in ax.get_yticklabels()] == [
+        f"vLLM {row['vllm_version']}" for row in rows
+    ]
+
+
+@pytest.mark.parametrize("along", ["max_num_seqs", "max_num_batched_tokens"])
+def test_off_the_point_the_pool_holds_what_exact_bytes_say(along):
+    drawn = lines(lesson.off_the_point(OPTIMUM, along, axes()))
+    x, holds = drawn["the pool holds"]
+    seqs, tokens = (x, 6888) if along == "max_num_seqs" else (310, x)
+    expected = (A - np.maximum(K1 * tokens, K2 * seqs + K * tokens)) / (1280 * KAPPA)
+    assert np.all(holds <= expected + 0.01) and np.all(holds > expected - 0.04)  # whole blocks
+    best = drawn["run at once, never preempted: the smaller"][1]
+    assert best == pytest.approx(np.minimum(holds, seqs))
+    at_the_point = best[x == (310 if along == "max_num_seqs" else 6888)]
+    assert at_the_point == 310 and best.max() <= 311
+    assert x.min() >= (1 if along == "max_num_seqs" else 310)
+
+
+def test_no_flags_are_drawn_that_vllm_refuses():
+    tiny = find_optimum(MODEL, Workload(1, 400000 - 1))
+    x, _ = lines(lesson.off_the_point(tiny, "max_num_seqs", axes()))["the pool holds"]
+    assert x.max() <= tiny.recommended.max_num_batched_tokens
+
+
+def test_the_cost_of_a_request_by_hand():
+    ax = lesson.request_cost(OPTIMUM, axes())
+    kv, sampler = ax.patches[::2], ax.patches[1::2]
+    lengths = [320, 640, 1280, 2560, 5120]
+    assert [bar.get_height() for bar in kv] == pytest.approx([n * KAPPA / MIB for n in lengths])
+    assert [bar.get_height() for bar in sampler] == pytest.approx([K2 / MIB] * 5, rel=1e-4)
+    for text, length in zip(ax.texts, lengths, strict=True):
+        said = text.get_text().splitlines()
+        assert said[0] == f"{(length * KAPPA + K2) / MIB:.1f} MiB"
+        left, ratio = said[2].split(" = ")
+        assert left == "A / it" and float(ratio.replace(",", "")) == pytest.approx(
+            A / (length * KAPPA + K2), rel=1e-3
+        )  # A is printed to 0.01 GiB
+    same = lesson.request_cost(find_optimum(MODEL, Workload(1, 1)), axes())
+    assert [label.get_text() for label in same.get_xticklabels()] == ["1", "2", "4", "8"]
+
+
+def test_the_right_axis_counts_whole_blocks_at_any_length():
+    short = find_optimum(MODEL, Workload(1, 1))
+    ax = lesson.off_the_point(short, "max_num_seqs", axes())
+    (right,) = ax.child_axes
+    assert right._functions[0](100) == pytest.approx(100 * 32 * KAPPA / GIB)  # a block
+
+
+def test_the_exact_file_holds_the_bytes(exact_launches):
+    assert [
+        (
+            launch.max_num_seqs,
+            launch.max_num_batched_tokens,
+            launch.peak_activation,
+            launch.kv_cache,
+        )
+        for launch in read_launches(EXACT)
+    ] == [
+        (
+            row["max_num_seqs"],
+            row["max_num_batched_tokens"],
+            row["peak_activation_bytes"],
+            row["kv_cache_bytes"],
+        )
+        for row in exact_launches
+    ]
+
+
+@pytest.mark.parametrize("length", [24, 1280, 100_000])
+def test_the_propagated_error_is_that_of_drawn_logs(length):
+    """And the exact bytes lie within two of it, as the notebook says."""
+    work = Workload(length // 2, length // 2)
+    printed, exact = (
+        find_optimum(model_of([source]), work) for source in ("llama-3-8b-2-layers", EXACT)
+    )
+    draws = lesson._formula_over_equal_logs(printed)
+    seed = printed.method.max_num_seqs
+    assert draws.std() == pytest.approx(seed.s, rel=0.12) and len(draws) == lesson.DRAWS
+    assert draws.mean() == pytest.approx(seed.n, abs=4 * seed.s / np.sqrt(len(draws)))
+    assert abs(exact.method.max_num_seqs.n - seed.n) < 2 * seed.s
+    by_hand = A / (length * exact.method.kv_bytes_per_token.n + K2)
+    assert exact.method.max_num_seqs.n == pytest.approx(by_hand, rel=1e-6)
+    drawn = lines(lesson.rounding_spread(printed, exact, axes()))
+    assert drawn[f"four-launch formula, exact bytes: {by_hand:,.2f}"][0][0] == pytest.approx(
+        by_hand
+    )
+
+
+def test_by_hand_is_the_calculation_on_the_printed_figures():
+    """A = 3.98 GiB, K2 = 1.11 GiB / 384, KV / KVS = 3.60 GiB / 472,416; the balances close."""
+    table = lesson.by_hand(OPTIMUM).data
+    k2, kappa = 1.11 * GIB / 384, 3.6 * GIB / 472416
+    tokens = [512, 2048, 8192]
+    k1 = np.polyfit(tokens, [0.07 * GIB, 0.28 * GIB, 1.12 * GIB], 1)[0]
+    seqs = 3.98 * GIB / (1280 * kappa + k2)
+    peak, pool = f"{seqs * k2 / GIB:.4f}", f"{3.98 - seqs * k2 / GIB:.4f}"
+    for figure in (
+        f"{k1:,.0f}",
+        f"{k2:,.0f}",
+        f"{kappa:,.1f}",
+        f"{seqs:.2f}",
+        f"{seqs * k2 / k1:,.0f}",
+        "3.9800",
+    ):
+        assert figure in table
+    assert table.count(peak) == table.count(pool) == 2
+
+
+@pytest.mark.parametrize("name", sorted(path.parent.name for path in DATA.glob("*/launches.csv")))
+def test_a_set_without_an_answer_says_why(name):
+    try:
+        optimum = find_optimum(model_of([name]), WORK)
+    except InputError:
+        return  # four releases, refused
+    drawn = [
+        lesson.off_the_point(optimum, "max_num_seqs", axes()),
+        lesson.request_cost(optimum, axes()),
+        lesson.launch_bars(read_launches(name), axes()),
+        lesson.rounding_spread(optimum, optimum, axes()),
+        lesson.law_gaps(optimum.model, axes()),
+    ]
+    assert all(ax.has_data() or len(ax.get_title(loc="left")) > 20 for ax in drawn)
+    assert drawn[0].has_data() == (optimum.recommended is not None)
+    assert optimum.method.reason is None or optimum.method.reason in lesson.by_hand(optimum).data
+
+
+def test_a_picture_is_the_same_bytes_twice_whatever_the_reader_has_set():
+    import matplotlib
+
+    first = lesson.picture(lesson.request_cost, OPTIMUM, alt="x")
+    with matplotlib.rc_context({"font.size": 20, "axes.facecolor": "red"}):
+        assert lesson.picture(lesson.request_cost, OPTIMUM, alt="x").data == first.data
+    assert first.data.startswith(b"\x89PNG") and first.alt == "x"
+
+
+def test_bad_input_is_one_sentence_in_a_notebook():
+    with pytest.raises(InputError) as refused:
+        Workload(0, 256)
+    assert refused.value._render_traceback_() == ["input_len is 0; it must be at least 1 token"]
+
+
+# ---------------------------------------------------------------- the exercises
+
+NOTEBOOK = nbformat.read(ROOT / "notebooks/01_derivation.ipynb", as_version=4)
+CELLS = {cell.id: cell.source for cell in NOTEBOOK.cells}
+
+
+def bold(number):
+    """The results in the worked answer of an exercise, as it prints them."""
+    answer = CELLS[f"exercise-{number}"].split("<summary>Worked answer</summary>")[1]
+    return re.findall(r"\*\*(.+?)\*\*", answer)
+
+
+def test_exercise_1_is_the_four_launch_formula_at_another_utilization():
+    optimum = find_optimum(what_if(MODEL, gpu_memory_utilization=0.9), Workload(512, 512))
+    seqs, tokens = optimum.method.max_num_seqs, optimum.method.max_num_batched_tokens
+    assert bold(1) == [f"{seqs.n:.1f}", f"{tokens.n:,.0f}"]
+    assert f"{optimum.method.a.n:,.0f}" in CELLS["exercise-1"]
+    printed = {
+        tuple(row[name] for name in ("max_num_seqs", "max_num_batched_tokens")): row
+        for row in rows_of(ROOT / "data/llama-3-8b-2-layers/launches.csv")
+    }
+    table = re.findall(
+        r"^\| ([\d,]+) \| ([\d,]+) \| ([\d.]+) \| ([\d.]+) \| ([\d,]+) \|$",
+        CELLS["exercise-1"],
+        re.M,
+    )
+    assert len(table) == 4
+    others = [
+        optimum.method.a.n
+        / (1024 * float(pool) * GIB / int(size.replace(",", "")) + (1.11 * GIB / 384))
+        for *_, pool, size in table
+    ]
+    assert max(abs(other - seqs.n) for other in others) < 1.05  # the answer says: at most 1
+    for seqs, tokens, peak, pool, size in (map(lambda x: x.replace(",", ""), row) for row in table):
+        row = printed[seqs, tokens]
+        assert [float(peak), float(pool), int(size)] == [
+            float(row["peak_activation_gib"]),
+            float(row["kv_cache_gib"]),
+            int(row["kv_cache_tokens"]),
+        ]
+
+
+def test_exercise_2_is_the_law_of_the_grid():
+    terms = [value.n for value in (GRID.k1, GRID.a1, GRID.k2, GRID.a2, GRID.k)]
+    peaks = [peak_activation(3000, seqs, *terms) for seqs in (20, 100)]
+    budget = GRID.k2.n * 100 / (GRID.k1.n - GRID.k.n)
+    assert bold(2) == [*(f"{peak:,.0f}" for peak in peaks), f"{int(budget):,}"]
+
+
+def test_exercise_3_agrees_with_the_least_squares():
+    a30 = model_of(["qwen3.5-4b-a30"])
+    slope, pool = (float(text.replace(",", "")) for text in bold(3))
+    assert slope == pytest.approx((11.32 - 4.53) * GIB / (81920 - 16384), abs=0.5)
+    assert slope == pytest.approx(a30.k1.n, abs=a30.k1.s)
+    assert pool == pytest.approx(a30.pool(128, 49152).n / GIB, abs=0.01)
+    assert f"{a30.k1.n:,.0f} ± {a30.k1.s:.0f}" in CELLS["exercise-3"]
+    assert [
+        (launch.max_num_seqs, launch.max_num_batched_tokens) for launch in a30.next_launches
+    ] == [(256, 1024), (1024, 1024)]
+
+
+def test_exercise_4_is_what_the_pool_holds(exact_launches):
+    first = exact_launches[0]
+    assert A == first["kv_cache_bytes"] + first["peak_activation_bytes"]
+    pool = Pool(model_of([EXACT]), WORK, 1)
+    assert bold(4) == [
+        str(int(pool.concurrency(seqs, tokens))) for seqs, tokens in ((310, 16384), (512, 6888))
+    ]
+    best = OPTIMUM.recommended
+    assert f"mns {best.max_num_seqs}, mnbt {best.max_num_batched_tokens:,}" in CELLS["exercise-4"]
+
+
+def test_exercise_5_is_the_slope_and_its_error():
+    two = [launch for launch in read_launches("qwen1.5-4b-a100") if launch.max_num_seqs in (32, 64)]
+    peaks = [launch.peak_activation for launch in two]
+    assert [peak / GIB for peak in peaks] == pytest.approx([0.25, 0.48])
+    error = 0.005 * np.sqrt(2 / 3)
+    assert bold(5) == [
+        f"{(peaks[1] - peaks[0]) / 32 / MIB:.2f} ± {error * 1024 / 32:.2f}",
+        f"{error / 0.01:.2f}",
+    ]

@@ -1,0 +1,329 @@
+"""Pictures of the scheduler: the worked examples cell by cell, and what the notebook says."""
+
+import re
+from dataclasses import replace
+
+import nbformat
+import numpy as np
+import pytest
+from conftest import ROOT
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
+from test_scheduler import SHARED
+from uncertainties import ufloat
+
+from vllm_tuning.budget.gpus import GPUS
+from vllm_tuning.figures import scheduler as draw
+from vllm_tuning.law import kv_bytes_per_token
+from vllm_tuning.scheduler.config import Request, SchedulerConfig
+from vllm_tuning.scheduler.simulation import block_tables, fixed_requests, simulate
+from vllm_tuning.scheduler.step_time import Roofline, StepTime, estimate
+from vllm_tuning.scheduler.sweep import Sweep, full_requests, staggered
+from vllm_tuning.workload import Workload
+
+NOTEBOOK = nbformat.read(ROOT / "notebooks/04_scheduler.ipynb", as_version=4)
+CELLS = {cell.id: cell.source for cell in NOTEBOOK.cells}
+SMALL = SchedulerConfig(2, 16, 7, block_size=4)
+POOL = [3, 7, 9, 12, 15, 21]
+LLAMA = Roofline(GPUS["H100"], 15e9, 6.98e9, 131072)
+SERVER = SchedulerConfig(1024, 8192, 28101)
+FIVE = [Request(f"R{i}", 1, n) for i, n in enumerate((4, 2, 1, 4, 3), 1)]
+
+
+def axes():
+    return Figure(figsize=(7, 3.4)).add_subplot()
+
+
+def lines(ax):
+    return {line.get_label(): np.array(line.get_data()) for line in ax.get_lines()}
+
+
+def words(ax):
+    """Text by (step, row)."""
+    return {
+        (int(text.get_position()[0]), int(text.get_position()[1])): text.get_text()
+        for text in ax.texts
+    }
+
+
+def kinds(ax):
+    """What the box of (step, row) shows, by its colour."""
+    names = {to_hex(colour): name for name, (colour, _) in draw.WORK.items()}
+    return {
+        (round(bar.get_x() + 0.46), round(bar.get_y() + 0.4)): names[to_hex(bar.get_facecolor())]
+        for bar in ax.patches
+    }
+
+
+# ---------------------------------------------------------------- requests by step
+
+
+def test_five_requests_cell_by_cell():
+    """Step 1 runs R1 R2 R3, step 2 R1 R2 R4, step 3 R1 R4 R5, step 4 the same, step 5 R4 R5."""
+    ax = draw.request_steps(simulate(SchedulerConfig(3, 100, 100), FIVE, trace=True).trace, axes())
+    batches = {1: "012", 2: "013", 3: "034", 4: "034", 5: "34"}
+    assert words(ax) == {(step, int(row)): "1" for step, rows in batches.items() for row in rows}
+    assert {place for place, kind in kinds(ax).items() if kind == "waits"} == {
+        (1, 3),
+        (1, 4),
+        (2, 4),
+    }
+    assert {place for place, kind in kinds(ax).items() if kind == "prompt"} == {
+        (1, 0),
+        (1, 1),
+        (1, 2),
+        (2, 3),
+        (3, 4),
+    }
+
+
+def test_a_prompt_of_50_in_steps_of_40_cell_by_cell():
+    requests = [Request("A", 1, 5), Request("B", 1, 5), Request("C", 50, 3, at=1)]
+    trace = simulate(SchedulerConfig(3, 40, 100), requests, trace=True).trace
+    ax = draw.request_steps(trace, axes())
+    assert [words(ax).get((step, 2)) for step in range(1, 6)] == [None, "38", "12", "1", "1"]
+    assert [words(ax)[step, 0] for step in range(1, 6)] == 5 * ["1"]
+    assert kinds(ax)[3, 2] == "prompt" and kinds(ax)[4, 2] == "decode, one token"
+
+
+def test_a_preempted_request_waits_and_is_computed_again():
+    """Two requests of 4 + 8 in 4 blocks of 4: worked by hand in test_scheduler."""
+    requests = [Request("A", 4, 8), Request("B", 4, 8)]
+    trace = simulate(SchedulerConfig(2, 100, 5, 4), requests, trace=True).trace
+    ax = draw.request_steps(trace, axes())
+    assert [kinds(ax)[step, 1] for step in (6, 7, 8, 9, 10)] == [
+        "waits",
+        "waits",
+        "waits",
+        "computed again",
+        "decode, one token",
+    ]
+    assert words(ax)[9, 1] == "9" and lines(ax)["preempted"].ravel().tolist() == [5.5, 1]
+
+
+# ---------------------------------------------------------------- block tables
+
+
+def test_the_block_table_of_the_single_request_is_that_of_the_text():
+    steps = block_tables(SMALL, [Request("A", 4, 3)], [7, 12])
+    assert [table["A"] for _, table in steps] == [[(7, 4)], [(7, 4), (12, 1)], [(7, 4), (12, 2)]]
+    assert [tokens for tokens, _ in steps] == [{"A": 4}, {"A": 1}, {"A": 1}]
+
+
+def test_the_block_tables_of_the_two_requests_are_those_of_the_text():
+    steps = block_tables(SMALL, [Request("A", 3, 2), Request("B", 3, 6)], POOL)
+    assert [table for _, table in steps[:2]] == [
+        {"A": [(3, 3)], "B": [(7, 3)]},
+        {"A": [(3, 4)], "B": [(7, 4)]},
+    ]
+    assert steps[2][1] == {"B": [(7, 4), (3, 1)]}  # A's block is used again
+    ax = draw.blocks(steps, POOL, axes())
+    assert [words(ax)[step, 0] for step in range(1, 7)] == [
+        "A0 3/4",
+        "A0 4/4",
+        "B1 1/4",
+        "B1 2/4",
+        "B1 3/4",
+        "B1 4/4",
+    ]
+    assert [words(ax)[step, 1] for step in range(1, 7)] == ["B0 3/4"] + 5 * ["B0 4/4"]
+    filled = [bar for bar in ax.patches if bar.get_facecolor()[:3] != (1, 1, 1)]
+    assert len(filled) == 3 + 3 + 4 + 4 + (4 + 1) + (4 + 2) + (4 + 3) + (4 + 4)
+
+
+def test_a_shared_prefix_is_one_block_with_two_names():
+    shared = tuple(range(8))
+    steps = block_tables(
+        replace(SMALL, enable_prefix_caching=True),
+        [
+            Request("A", 10, 3, prompt=(*shared, 50, 51)),
+            Request("B", 10, 3, at=1, prompt=(*shared, 60, 61)),
+        ],
+        POOL,
+    )
+    assert [tokens for tokens, _ in steps] == [
+        {"A": 10},
+        {"A": 1, "B": 2},
+        {"A": 1, "B": 1},
+        {"B": 1},
+    ]
+    assert steps[1][1]["B"][:2] == [(3, 4), (7, 4)] == steps[1][1]["A"][:2]
+    ax = draw.blocks(steps, POOL, axes())
+    assert (
+        words(ax)[2, 0] == "A0 B0" and words(ax)[2, 3] == "B2 2/4" and words(ax)[4, 0] == "B0 4/4"
+    )
+
+
+# ---------------------------------------------------------------- limits, preemptions, totals
+
+
+def test_the_limit_that_binds_by_hand():
+    """Tokens of the first step are used up, then both places are taken until one is free."""
+    config = SchedulerConfig(2, 10, 100)
+    ax = draw.limits(
+        simulate(config, [Request("A", 8, 4), Request("B", 4, 4), Request("C", 1, 1)], trace=True),
+        axes(),
+    )
+    drawn = lines(ax)
+    assert drawn["tokens, of mnbt (10)"][1].tolist() == [100, 30, 20, 20, 20]
+    assert drawn["requests, of mns (2)"][1].tolist() == [100] * 5
+    assert drawn["KV blocks, of the pool (99)"][1][0] == pytest.approx(200 / 99)
+    assert [text.get_text() for text in ax.texts] == ["mns"]
+
+
+@pytest.mark.parametrize(
+    "config, name", [(SchedulerConfig(9, 10, 100), "mnbt"), (SchedulerConfig(9, 50, 4), "pool")]
+)
+def test_tokens_and_blocks_bind_too(config, name):
+    requests = [Request(name, 20, 5) for name in "ABC"]
+    ax = draw.limits(simulate(config, requests, trace=True), axes())
+    assert name in [text.get_text() for text in ax.texts]
+
+
+def test_preemptions_add_up_and_totals_are_the_tokens_computed():
+    server = SchedulerConfig(64, 512, 321)
+    runs = [
+        simulate(replace(server, max_num_seqs=seqs), fixed_requests(100, 32, 96), trace=True)
+        for seqs in (64, 40)
+    ]
+    drawn = lines(draw.preemptions(runs, axes()))
+    often = runs[0].summary.n_preempt
+    assert often > 0 and drawn[f"mns 64: preemptions so far ({often})"][1][-1] == often
+    assert drawn["mns 40: requests running"][1].max() == 40
+    bars = [bar.get_width() * 1e3 for bar in draw.token_totals(runs, axes()).patches]
+    assert bars == pytest.approx([3200, 100 * 95, runs[0].summary.recomputed_tokens, 3200, 9500, 0])
+
+
+# ---------------------------------------------------------------- time
+
+
+def test_the_curves_of_a_decoding_step_by_hand():
+    drawn = lines(draw.decode_step(LLAMA, 1536, axes()))
+    seqs, least = drawn["the step at least"]
+    assert least == pytest.approx(1e3 * (15e9 + 131072 * 1536 * seqs) / 3.35e12)  # reading leads
+    assert drawn["multiply"][1] == pytest.approx(1e3 * 2 * 6.98e9 * seqs / 989.4e12)
+    assert any("mns 75" in label for label in drawn) and any("mns 317" in label for label in drawn)
+
+
+def test_the_memories_hold_and_hand_out_what_the_data_sheet_says():
+    bars = draw.memory_hierarchy(LLAMA, axes()).patches
+    assert [bar.get_width() for bar in bars][:2] == [64, 3350]
+    clock = 989.4e12 / (528 * 1024)  # 528 tensor cores, 512 multiplications and additions a clock
+    assert bars[2].get_width() == pytest.approx(132 * 128 * clock / 1e9, rel=1e-3)
+
+
+def test_the_weights_of_the_notebook_are_those_of_the_model():
+    """32 layers of 4,096: q and o, k and v of 8 heads, three matrices of 14,336; 128,256 words."""
+    layer = 2 * 4096**2 + 2 * 4096 * 1024 + 3 * 4096 * 14336
+    given = dict(re.findall(r"(weight_bytes|parameters)=([\d.e]+)", CELLS["derived"]))
+    assert float(given["parameters"]) == pytest.approx(32 * layer, rel=1e-3)
+    assert float(given["weight_bytes"]) == pytest.approx(2 * (32 * layer + 128256 * 4096), rel=1e-3)
+    assert float(given["weight_bytes"]) <= 2 * (32 * layer + 128256 * 4096)  # a lower bound
+    assert kv_bytes_per_token(32, 8, 128, 2) == LLAMA.kv_bytes_per_token
+
+
+def test_the_table_of_times_is_the_estimate():
+    run = simulate(SchedulerConfig(2, 64, 100), fixed_requests(4, 16, 8), trace=True)
+    row = draw.times([run], LLAMA).data.splitlines()[-1]
+    result = estimate(run.trace, LLAMA)
+    assert row == (
+        f"| 2 | 16 | 0 | {result.throughput:,.0f} | {np.median(result.ttft):,.1f} | "
+        f"{1e3 * np.median(result.tpot):,.1f} | {1e3 * result.tpot.max():,.1f} |"
+    )
+
+
+def test_load_runs_are_drawn_with_the_fit_and_its_error():
+    runs = np.array(
+        [(0.01, 8.0, 100.0), (0.02, 16.0, 200.0)],
+        dtype=[(name, float) for name in ("seconds_per_step", "tokens", "kv_tokens")],
+    )
+    ax = draw.load_runs(runs, StepTime(ufloat(0.015, 0.001), None, None, 0.2, 12), axes())
+    assert lines(ax)["load run, measured"].tolist() == [[8, 16], [10, 20]]
+    assert set(lines(ax)["fit, estimated"][1]) == {15}
+    assert "t0 15.0 ± 1.0 ms, t_token not known, t_kv not known" in ax.get_title(loc="left")
+
+
+def test_a_sweep_is_drawn_with_its_point_and_its_best():
+    result = Sweep(
+        Workload(1, 2),
+        2,
+        3.0,
+        *map(np.array, ([1, 2, 3], [50.0, 90.0, 120.0], [0, 0, 4], [0.3, 0.6, 0.9])),
+        "estimated",
+    )
+    drawn = lines(draw.over_mns({"burst": result}, "throughput", axes()))
+    assert drawn["the method's point: all can be full"].ravel().tolist() == [2, 90]
+    assert drawn["best of the sweep"].ravel().tolist() == [3, 120]
+    drawn = lines(draw.over_mns({"burst": result}, "pool_use", axes()))
+    assert drawn["burst"].tolist() == [[1, 2, 3], [30, 60, 90]]
+    drawn = lines(draw.costs([result], axes()))
+    assert drawn["1 in, 2 out: mns 2 costs 25 %"][1] == pytest.approx([100 * 5 / 12, 75, 100])
+
+
+# ---------------------------------------------------------------- what the notebook says
+
+
+def test_the_notebook_says_the_number_of_traces():
+    if not (SHARED / "oracle/sched").is_dir():
+        pytest.skip("no traces of the real scheduler here")
+    count = len(list((SHARED / "oracle/sched").glob("*.json.gz")))
+    assert f"on {count} traces of the real one" in CELLS["title"]
+
+
+def test_what_the_spiral_costs():
+    """1,024 requests of 400 fit while small, 248 when full; 55 % more work, 5 % more throughput."""
+    assert full_requests(SERVER, Workload(400, 1400)) == 248 and 1024 * 25 <= 28100
+    many, few = (
+        simulate(replace(SERVER, max_num_seqs=seqs), fixed_requests(8 * 248, 400, 1400), trace=True)
+        for seqs in (1024, 248)
+    )
+    assert many.summary.max_run == 1024 and few.summary.n_preempt == 0
+    assert many.summary.output_tokens == few.summary.output_tokens
+    assert f"{many.summary.sched_tokens / few.summary.sched_tokens - 1:.0%}" == "55%"
+    fast, slow = (estimate(run.trace, LLAMA) for run in (many, few))
+    assert f"{fast.throughput / slow.throughput - 1:.0%}" == "5%"
+    assert 2 < np.median(fast.tpot) / np.median(slow.tpot) < 3
+    assert 4 < fast.tpot.max() / slow.tpot.max() < 5
+    assert "only 5 % more throughput, for 55 % more work" in CELLS["totals-box"]
+
+
+@pytest.mark.parametrize(
+    "work, full, share, cost, flat",
+    [
+        (Workload(4096, 256), 103, 0.97, 0, 2),
+        (Workload(1024, 1024), 219, 0.9, 4, 19),
+        (Workload(256, 2048), 195, 0.9, 11, 34),
+    ],
+    ids=str,
+)
+def test_what_the_point_costs(work, full, share, cost, flat):
+    """Under the bound, against the best of the sweep; and if every step took the same time."""
+    assert full_requests(SERVER, work) == full
+    average = 449600 / (work.input_len + work.output_len / 2)
+    requests, rates = staggered(SERVER, work, 1000), {}
+    for seqs in (full, int(0.9 * average), int(average), int(1.1 * average), int(1.2 * average)):
+        run = simulate(replace(SERVER, max_num_seqs=seqs), requests, trace=True)
+        rates[seqs] = estimate(run.trace, LLAMA).throughput, run.summary.tokens_per_step
+        assert seqs > full or run.summary.n_preempt == 0
+    bound, steps = (max(column) for column in zip(*rates.values()))
+    assert 100 * (1 - rates[full][0] / bound) == pytest.approx(cost, abs=0.5)
+    assert 100 * (1 - rates[full][1] / steps) == pytest.approx(flat, abs=1)
+    (best,) = (seqs for seqs, (rate, _) in rates.items() if rate == bound)
+    assert best / average == pytest.approx(share, abs=0.01)
+    text = CELLS["costs-text"]
+    head, *rows = (
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in text.splitlines()
+        if line.startswith("|") and "---" not in line
+    )
+    column = head.index(f"{work.input_len:,} in, {work.output_len:,} out")
+    assert [row[column] for row in rows] == [f"{cost} %", f"{flat} %"]
+    assert str(full) in re.search(r"gives mns (\d+), (\d+) and (\d+)", text).groups()
+    assert "at 0.9 to 0.97 of pool" in text
+
+
+def test_the_notebook_has_pictures_with_words_for_them():
+    for cell in NOTEBOOK.cells:
+        if cell.cell_type == "code" and "picture(" in cell.source:
+            (output,) = cell.outputs
+            assert len(output.metadata["image/png"]["alt"]) > 40 and "image/png" in output.data

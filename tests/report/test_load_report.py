@@ -1,0 +1,269 @@
+"""Sweep file, benchmark results, the figures and the report's section under load."""
+
+import json
+import re
+import shlex
+
+import nbformat
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from conftest import ROOT
+from test_load_check import DATA, lengths, scrape, verdict
+
+from vllm_tuning import Workload, find_optimum, model_of
+from vllm_tuning.cli import main
+from vllm_tuning.figures import load as figures
+from vllm_tuning.load.baseline import baseline
+from vllm_tuning.load.carried_runs import burst_runs, lengths_table, verdict_of_run
+from vllm_tuning.load.sweep_file import sweep_points, tuner_lists
+from vllm_tuning.reading.bench_results import read_bench_results
+from vllm_tuning.report.load_text import check_text
+from vllm_tuning.report.page import write_report
+from vllm_tuning.units import InputError
+
+# What benchmarks/auto_tune/auto_tune.sh of the vLLM repository sets at its head and reads below.
+SCRIPT_READS = {
+    "MODEL",
+    "SYSTEM",
+    "TP",
+    "DOWNLOAD_DIR",
+    "INPUT_LEN",
+    "OUTPUT_LEN",
+    "MAX_MODEL_LEN",
+    "MIN_CACHE_HIT_PCT",
+    "MAX_LATENCY_ALLOWED_MS",
+    "NUM_SEQS_LIST",
+    "NUM_BATCHED_TOKENS_LIST",
+}
+RESULT = {
+    "backend": "vllm",
+    "model_id": "m",
+    "request_rate": "inf",
+    "max_concurrency": None,
+    "completed": 200,
+    "failed": 0,
+    "request_throughput": 16.26,
+    "output_throughput": 4162.6,
+    "median_ttft_ms": 790.2,
+    "p99_ttft_ms": 1502.5,
+    "median_tpot_ms": 30.9,
+    "p99_tpot_ms": 44.0,
+    "std_tpot_ms": float("nan"),
+    "errors": [""],
+}
+
+
+def optimum(input_len=1024, output_len=256):
+    return find_optimum(model_of(["llama-3-8b-2-layers"]), Workload(input_len, output_len))
+
+
+# ---------------------------------------------------------------- the sweep
+
+
+@pytest.mark.parametrize("shape", [(1024, 256), (128, 128), (8192, 64), (1, 16384)])
+def test_points_obey_vllm_and_fit(shape):
+    """Pool at each point >= its requests at input + output / 2, by the exact bytes' law."""
+    answer = optimum(*shape)
+    points = sweep_points(answer)
+    best = answer.recommended
+    assert points["recommended"] == (best.max_num_seqs, best.max_num_batched_tokens)
+    assert list(points)[0] == "recommended" and 2 <= len(points) <= 5
+    assert len(set(points.values())) == len(points)
+    model = model_of(["llama-3-8b-2-layers"])
+    for seqs, budget in points.values():
+        assert budget >= seqs >= 1
+        mean = shape[0] + shape[1] / 2
+        assert seqs * mean * model.kv_per_token.n <= model.pool(seqs, budget).n
+
+
+@pytest.mark.parametrize("shape", [(1024, 256), (128, 128), (8192, 64), (1, 16384)])
+def test_every_pair_of_the_tuner_fits(shape):
+    seqs, budgets = tuner_lists(optimum(*shape))
+    model, mean = model_of(["llama-3-8b-2-layers"]), shape[0] + shape[1] / 2
+    assert seqs == sorted(set(seqs)) and budgets == sorted(set(budgets))
+    for count in seqs:
+        for budget in budgets:
+            assert budget >= count
+            assert count * mean * model.kv_per_token.n <= model.pool(count, budget).n
+
+
+def test_the_files(tmp_path):
+    file = tmp_path / "sweep.json"
+    args = ["recommend", "llama-3-8b-2-layers", "--input-len", "1024", "--output-len", "256"]
+    done = CliRunner().invoke(main, [*args, "--json", "--sweep", str(file)])
+    best = json.loads(done.stdout)["recommended"]
+    assert json.loads(file.read_text())["recommended"] == {
+        "max_num_seqs": best["max_num_seqs"],
+        "max_num_batched_tokens": best["max_num_batched_tokens"],
+    }
+    lines = [line for line in (tmp_path / "sweep.env").read_text().splitlines() if line[0] != "#"]
+    variables = dict(shlex.split(line)[1].split("=", 1) for line in lines)
+    assert set(variables) <= SCRIPT_READS
+    assert int(variables["NUM_SEQS_LIST"].split()[0]) == best["max_num_seqs"]
+    assert int(variables["INPUT_LEN"]) + int(variables["OUTPUT_LEN"]) <= int(
+        variables["MAX_MODEL_LEN"]
+    )
+    done = CliRunner().invoke(main, [*args, "--sweep", str(file.with_suffix(".env"))])
+    assert done.exit_code == 1 and ".json" in done.stderr
+
+
+def test_no_answer_no_sweep(tmp_path):
+    file = tmp_path / "sweep.json"
+    done = CliRunner().invoke(
+        main,
+        [
+            "recommend",
+            "qwen3.5-4b-a30",
+            "--input-len",
+            "1024",
+            "--output-len",
+            "256",
+            "--sweep",
+            str(file),
+        ],
+    )
+    assert done.exit_code == 1 and "no recommendation to sweep around" in done.stderr
+    assert not file.exists()
+
+
+# ---------------------------------------------------------------- benchmarks
+
+
+def test_results_of_bench_serve_and_of_a_sweep(tmp_path):
+    one, many = tmp_path / "one.json", tmp_path / "summary.json"
+    one.write_text(json.dumps(RESULT))
+    many.write_text(json.dumps([RESULT | {"max_num_seqs": n, "run_number": 0} for n in (8, 16)]))
+    results = read_bench_results([one, many])
+    assert [result["max_num_seqs"] for result in results] == [None, 8, 16]
+    assert results[0]["request_rate"] == float("inf") and results[0]["median_tpot_ms"] == 30.9
+
+
+@pytest.mark.parametrize(
+    "text, problem",
+    [
+        ("[]", "no JSON object"),
+        ("nope", "not JSON"),
+        ("[1]", "no JSON object"),
+        ("{}", "no completed"),
+        (json.dumps(RESULT | {"completed": -1}), "completed is -1"),
+        (json.dumps(RESULT | {"p99_ttft_ms": [1]}), "p99_ttft_ms is"),
+        (json.dumps(RESULT | {"p99_ttft_ms": 10**400}), "p99_ttft_ms is"),
+        (json.dumps(RESULT | {"completed": True}), "completed is True"),
+        (json.dumps(RESULT | {"request_throughput": None}), "no request_throughput"),
+    ],
+)
+def test_what_is_no_result(text, problem, tmp_path):
+    (tmp_path / "r.json").write_text(text)
+    with pytest.raises(InputError, match=problem):
+        read_bench_results([tmp_path / "r.json"])
+
+
+# ---------------------------------------------------------------- figures
+
+
+def test_lines_are_the_scrapes_and_the_predictions():
+    found = verdict_of_run("mns24")
+    ax = figures.kv_cache_usage({"a": found})
+    measured, full, limit = ax.lines
+    assert max(measured.get_ydata()) == 100 and limit.get_ydata()[0] == 90
+    assert full.get_ydata()[0] == pytest.approx(24 / 16 * 100)
+    assert figures.preemptions({"a": found}).lines[0].get_ydata()[-1] == 60
+    running, waiting, admitted, fit = figures.requests(found).lines
+    assert (admitted.get_ydata()[0], fit.get_ydata()[0]) == (24, 16)
+    assert max(running.get_ydata()) == 24 and max(waiting.get_ydata()) == 112
+    star = figures.preemptions_by_mns(burst_runs(), found).lines[-1]
+    assert (star.get_xdata()[0], star.get_ydata()[0]) == (16, 0)
+
+
+def test_figures_without_the_metric_say_so():
+    found = verdict(lengths(100, 10), lengths(100, 10))
+    for ax in (figures.preemptions({"a": found}), figures.requests(found)):
+        assert "do not hold" in ax.get_title(loc="left")
+
+
+def test_preemptions_are_drawn_over_a_restart():
+    found = verdict(*(scrape(0.5, 2, preempted=count) for count in (10, 14, 3, 5)))
+    assert figures.preemptions({"a": found}).lines[0].get_ydata() == pytest.approx([0, 4, 7, 9])
+
+
+# ---------------------------------------------------------------- report and lesson
+
+
+def test_the_report_gets_a_section_only_where_asked(tmp_path):
+    plain = write_report("llama-3-8b-2-layers", 1024, 256, tmp_path / "plain")
+    assert "Under load" not in plain.html.read_text()
+    assert not any(
+        "optional" in cell.metadata.get("tags", ())
+        for cell in nbformat.read(plain.notebook, 4).cells
+    )
+    bench = tmp_path / "bench.json"
+    bench.write_text(json.dumps(RESULT))
+    asked = write_report(
+        "llama-3-8b-2-layers",
+        1024,
+        256,
+        tmp_path / "asked",
+        metrics=[DATA / "mns24.prom"],
+        bench=[bench],
+    )
+    page = asked.html.read_text()
+    assert "Not healthy." in page and "4,163" in page and "790.2" in page
+    assert page.count("<img") == plain.html.read_text().count("<img") + 3
+    text = re.sub("<[^>]*>", " ", page)
+    assert "holds 16 requests of the observed p95 length (256 tokens)" in " ".join(text.split())
+
+
+@pytest.mark.parametrize(
+    "options, problem",
+    [
+        ({"metrics": ["nope.prom"]}, "cannot be read"),
+        ({"metrics": ["http://user:s3cret@host/metrics"]}, "^scrapes are files here[^@]*$"),
+        ({"bench": ["nope.json"]}, "cannot be read"),
+    ],
+)
+def test_a_report_of_files_that_are_not_there(options, problem, tmp_path):
+    with pytest.raises(InputError, match=problem):
+        write_report("llama-3-8b-2-layers", 1024, 256, tmp_path, **options)
+
+
+def test_lengths_of_the_lesson():
+    assert "| 95th percentile | 256 | 16 |" in lengths_table(verdict_of_run("mns24")).data
+    with pytest.raises(InputError, match="mns16, mns24, mns8"):
+        verdict_of_run("nope")
+
+
+@pytest.mark.parametrize("text", [scrape(0.5, 3), lengths(100, 10), scrape(0.5, 3, preempted=1)])
+def test_scrapes_that_lack_much_are_drawn_and_told(text, tmp_path):
+    (tmp_path / "1.prom").write_text(text)
+    found = verdict_of_run(str(tmp_path))
+    assert check_text(found) and lengths_table(found).data
+    for draw, given in (
+        (figures.kv_cache_usage, {"a": found}),
+        (figures.requests, found),
+        (figures.preemptions, {"a": found}),
+    ):
+        assert draw(given).get_xlabel()
+    assert json.dumps(baseline(found), allow_nan=False)
+
+
+def test_the_lesson_says_what_is_wrong_in_one_sentence(tmp_path):
+    import papermill
+
+    with pytest.raises(papermill.PapermillExecutionError) as failed:
+        papermill.execute_notebook(
+            str(ROOT / "notebooks/05_under_load.ipynb"),
+            None,
+            {"metrics": "nope"},
+            progress_bar=False,
+            cwd=str(ROOT),
+        )
+    assert (
+        str(failed.value)
+        .strip()
+        .endswith("nope: no such file or folder; carried runs: mns16, mns24, mns8")
+    )
+
+
+def test_runs_are_sorted():
+    assert np.array_equal(burst_runs()["max_num_seqs"], [4, 8, 16, 24, 32, 64])

@@ -1,0 +1,322 @@
+"""What a step costs: by hand, against data sheets, and the load runs of a real server."""
+
+import json
+import random
+
+import numpy as np
+import pytest
+from test_scheduler import SHARED, random_workload
+from test_simulation import burst_of
+from uncertainties import ufloat
+
+from vllm_tuning.budget.gpus import GPUS
+from vllm_tuning.reading.tables import DATA
+from vllm_tuning.scheduler.config import Request, SchedulerConfig
+from vllm_tuning.scheduler.scheduler import Scheduler
+from vllm_tuning.scheduler.simulation import fixed_requests, simulate
+from vllm_tuning.scheduler.step_time import (
+    GivenStepTime,
+    Roofline,
+    StepTime,
+    estimate,
+    fit_step_time,
+    read_load_runs,
+    roofline_of,
+)
+from vllm_tuning.scheduler.sweep import Sweep, average_requests, full_requests, staggered, sweep
+from vllm_tuning.units import InputError
+from vllm_tuning.workload import Workload
+
+H100 = Roofline(GPUS["H100"], 15e9, 7e9, 131072)
+LOAD = SHARED / "oracle/load"
+
+
+# ---------------------------------------------------------------- the bound
+
+
+def test_the_two_limits_by_hand():
+    assert H100.read_seconds() == pytest.approx(15 / 3350)
+    assert H100.read_seconds(1000) == pytest.approx((15e9 + 131.072e6) / 3.35e12)
+    assert H100.compute_seconds(8192) == pytest.approx(14e9 * 8192 / 989.4e12)
+    assert H100.seconds(1) == pytest.approx(15 / 3350)  # reading
+    assert H100.seconds(8192) == pytest.approx(0.1159, rel=1e-3)  # multiplying
+    assert H100.seconds([1, 8192], [0, 10**6]).shape == (2,)
+
+
+def test_where_decoding_stops_being_free():
+    """Operations take as long as the weights at rate / bandwidth, where 2 bytes are a parameter."""
+    even = Roofline(GPUS["A100-80GB"], 2 * 7e9, 7e9, 131072)
+    assert even.compute_bound_requests() == pytest.approx(312e12 / 2039e9)
+    seqs = H100.kv_bound_requests(1536)
+    assert seqs == pytest.approx(15e9 / (131072 * 1536))
+    assert H100.read_seconds(seqs * 1536) == pytest.approx(2 * H100.read_seconds())
+
+
+def test_gpus_have_a_ridge_that_is_that_of_a_card():
+    """100 to 500 operations for each byte of memory on every card of these generations."""
+    for name, gpu in GPUS.items():
+        assert gpu.tensor_rate is None or 100 < gpu.tensor_rate / gpu.memory_bandwidth < 500, name
+
+
+LLAMA = DATA / "llama-3.1-8b-rtx3090/config.json"
+
+
+def test_the_bound_of_a_model_from_its_config():
+    """32 layers of 4,096: q and o, k and v of 8 heads, three matrices of 14,336; 128,256 words."""
+    layers = 32 * (2 * 4096**2 + 2 * 4096 * 1024 + 3 * 4096 * 14336)
+    bound, half = (roofline_of(LLAMA, GPUS["H100"], gpus) for gpus in (1, 2))
+    assert (bound.parameters, bound.kv_bytes_per_token) == (layers, 131072)
+    assert bound.weight_bytes == 2 * (layers + 128256 * 4096)  # the head, not the embeddings
+    assert (half.parameters, half.weight_bytes, half.kv_bytes_per_token) == (
+        bound.parameters / 2,
+        bound.weight_bytes / 2,
+        65536,
+    )
+    assert roofline_of(LLAMA, GPUS["L4"], kv_cache_dtype="fp8").kv_bytes_per_token == 65536
+
+
+def test_one_table_for_both_ends_is_read_once(tmp_path):
+    path = tmp_path / "config.json"
+    config = json.loads(LLAMA.read_text())
+    path.write_text(json.dumps(config | {"tie_word_embeddings": True}))
+    tied, own = (roofline_of(file, GPUS["L4"]) for file in (path, LLAMA))
+    assert tied == own
+
+
+@pytest.mark.parametrize(
+    "change, reason",
+    [
+        ({"quantization_config": {"quant_method": "fp8"}}, "quantized weights"),
+        ({"num_local_experts": 8, "num_experts_per_tok": 2}, "experts"),
+        ({"sliding_window": 4096}, "layers that do not keep every token"),
+    ],
+)
+def test_no_bound_where_the_config_does_not_tell_what_a_step_reads(tmp_path, change, reason):
+    (tmp_path / "config.json").write_text(json.dumps(json.loads(LLAMA.read_text()) | change))
+    with pytest.raises(InputError, match=f"config.json: {reason}.*no bound"):
+        roofline_of(tmp_path, GPUS["L4"])
+
+
+# ---------------------------------------------------------------- the columns of the trace
+
+
+def test_resident_tokens_and_first_tokens_by_hand():
+    """A and B of 4 + 8 tokens in 4 blocks of 4: B is out in step 5 and comes back in step 8."""
+    config = SchedulerConfig(2, 100, 5, block_size=4)
+    trace = simulate(config, [Request("A", 4, 8), Request("B", 4, 8)], trace=True).trace
+    assert trace.kv_tokens.tolist() == [8, 10, 12, 14, 16, 9, 10, 11, 9, 10, 11]
+    assert trace.first_token.tolist() == [[0, 0], [0, 1]]
+
+
+def test_a_cut_prompt_has_its_first_token_when_it_is_complete():
+    trace = simulate(
+        SchedulerConfig(3, 40, 100),
+        [Request("A", 1, 4), Request("B", 1, 4), Request("C", 50, 2, at=1)],
+        trace=True,
+    ).trace
+    assert trace.first_token.tolist() == [[0, 0], [0, 1], [2, 2]]
+    assert trace.kv_tokens.tolist() == [2, 42, 56, 59]
+
+
+def test_resident_tokens_are_the_sum_over_the_running_requests():
+    draw = random.Random(21)
+    for _ in range(200):
+        requests, config = random_workload(draw)
+        scheduler = Scheduler(config)
+        for request in requests:
+            scheduler.add_request(request)
+        while scheduler.running or scheduler.waiting:
+            step = scheduler.schedule()
+            assert step.kv_tokens == sum(map(scheduler.computed_tokens, scheduler.running.values()))
+            scheduler.update_from_output(step)
+        assert scheduler.kv_tokens == 0
+
+
+def test_every_request_has_one_first_token_before_its_end():
+    draw = random.Random(22)
+    for _ in range(200):
+        requests, config = random_workload(draw)
+        trace = simulate(config, requests, trace=True).trace
+        assert sorted(trace.first_token[:, 1]) == list(range(len(requests)))
+        first, end = (dict(rows[:, ::-1].tolist()) for rows in (trace.first_token, trace.finished))
+        for number, request in enumerate(trace.requests):
+            assert end[number] - first[number] >= request.max_tokens - 1
+
+
+# ---------------------------------------------------------------- throughput, TTFT, TPOT
+
+
+def test_times_of_two_requests_by_hand():
+    """A step of a second: A runs in steps 0 to 2; B comes at step 1, waits one, runs in 3 and 4."""
+    step_time = StepTime(t0=ufloat(1.0, 0.1), t_token=None, t_kv=None, relative_error=0.2, runs=9)
+    trace = simulate(
+        SchedulerConfig(1, 10, 10), [Request("A", 3, 3), Request("B", 3, 2, at=1)], trace=True
+    ).trace
+    result = estimate(trace, step_time)
+    assert result.duration == 5 and result.throughput == pytest.approx(5 / 5)
+    assert result.ttft.tolist() == [1, 3] and result.tpot.tolist() == [1, 1]
+    assert (result.kind, result.relative_error) == ("estimated", 0.2)
+
+
+def test_times_under_the_bound_by_hand():
+    """A prompt of 8,192 is multiplied in 116 ms, three decodes are read in 4.8 ms each."""
+    config = SchedulerConfig(1, 8192, 1000, max_model_len=9000)
+    result = estimate(simulate(config, [Request("A", 8192, 4)], trace=True).trace, H100)
+    decode = (15e9 + 131072 * np.array([8193, 8194, 8195])) / 3.35e12
+    assert result.duration == pytest.approx(14e9 * 8192 / 989.4e12 + decode.sum())
+    assert result.ttft[0] == pytest.approx(14e9 * 8192 / 989.4e12)
+    assert result.tpot[0] == pytest.approx(decode.mean())
+    assert result.kind == "lower bound of the step time" and result.relative_error is None
+
+
+def test_times_without_a_trace_are_those_of_the_trace():
+    """A clock that goes along beside one that reads the trace, in a closed loop and without."""
+    draw = random.Random(23)
+    for _ in range(150):
+        requests, config = random_workload(draw)
+        for step_time in (H100, GivenStepTime(0.5)):
+            for concurrency in (None, 2):
+                traced = simulate(config, requests, concurrency, trace=True, step_time=step_time)
+                stream = simulate(config, iter(requests), concurrency, step_time=step_time)
+                want = estimate(traced.trace, step_time)
+                for times in (traced.times, stream.times):
+                    assert times.throughput == pytest.approx(want.throughput)
+                    assert times.duration == pytest.approx(want.duration)
+                    assert times.ttft == pytest.approx(want.ttft)
+                    assert times.tpot == pytest.approx(want.tpot, nan_ok=True)
+
+
+def test_a_request_waits_from_its_arrival_also_in_a_stream():
+    """Five of two tokens, one at a time, all there at the start: first tokens after 1, 3, 5, 7, 9."""
+    times = simulate(
+        SchedulerConfig(1, 10, 10), fixed_requests(5, 3, 2), step_time=GivenStepTime(2.0)
+    ).times
+    assert times.ttft.tolist() == [2, 6, 10, 14, 18] and times.tpot.tolist() == [2] * 5
+    assert (times.kind, times.duration, times.throughput) == ("given", 20, 0.5)
+
+
+@pytest.mark.parametrize("step", [0, -1, float("nan"), float("inf")])
+def test_a_given_step_takes_some_time(step):
+    with pytest.raises(InputError, match="must be above 0"):
+        GivenStepTime(step)
+
+
+def test_one_token_has_no_time_per_further_token():
+    trace = simulate(SchedulerConfig(1, 10, 10), [Request("A", 3, 1)], trace=True).trace
+    assert np.isnan(estimate(trace, H100).tpot).all()
+
+
+# ---------------------------------------------------------------- the fit
+
+
+def test_known_coefficients_come_back_from_runs_that_differ_in_both():
+    draw = np.random.default_rng(5)
+    tokens, kv = draw.uniform(8, 2000, 40), draw.uniform(1e3, 4e5, 40)
+    seconds = (5e-3 + 1.5e-5 * tokens + 4e-8 * kv) * draw.normal(1, 0.02, 40)
+    fitted = fit_step_time(seconds, tokens, kv)
+    for found, true in ((fitted.t0, 5e-3), (fitted.t_token, 1.5e-5), (fitted.t_kv, 4e-8)):
+        assert abs(found.n - true) < 3 * found.s < 0.2 * true
+    assert fitted.relative_error == pytest.approx(0.02, rel=0.4)
+    assert fitted.seconds(1000, 1e5) == pytest.approx(5e-3 + 1.5e-2 + 4e-3, rel=0.02)
+
+
+def test_a_cost_that_is_not_there_is_none():
+    draw = np.random.default_rng(6)
+    tokens, kv = draw.uniform(8, 2000, 40), draw.uniform(1e3, 4e5, 40)
+    fitted = fit_step_time((5e-3 + 2e-5 * tokens) * draw.normal(1, 0.02, 40), tokens, kv)
+    assert fitted.t_kv is None and fitted.t_token.n == pytest.approx(2e-5, rel=0.05)
+
+
+def test_what_rises_together_in_all_runs_is_not_told_apart():
+    tokens = np.array([8.0, 16, 24, 32, 40])
+    fitted = fit_step_time(5e-3 + 1e-4 * tokens, tokens, 100 * tokens)
+    assert fitted.t_token is None and fitted.t_kv is None
+
+
+def test_too_few_runs_or_no_signal():
+    with pytest.raises(InputError, match="3 load runs do not tell"):
+        fit_step_time([1, 2, 3], [1, 2, 3], [4, 5, 7])
+    with pytest.raises(InputError, match="tell no coefficient"):
+        fit_step_time([1e-3, 1.0, 1e-3, 1.0], [1, 5, 7, 2], [4, 5, 7, 9])
+
+
+def test_the_carried_runs_tell_t0_only():
+    runs = read_load_runs(DATA / "load-runs.csv")
+    fitted = fit_step_time(runs["seconds_per_step"], runs["tokens"], runs["kv_tokens"])
+    assert fitted.t_token is None and fitted.t_kv is None
+    weights = 1 / runs["seconds_per_step"]  # the value that leaves the least relative residuals
+    assert fitted.t0.n == pytest.approx(weights.sum() / (weights**2).sum())
+    assert 0.2 < fitted.relative_error < 0.35 and fitted.runs == 12
+
+
+@pytest.mark.skipif(not LOAD.is_dir(), reason=f"no load runs of the real server in {LOAD}")
+def test_the_carried_runs_are_those_of_the_real_server():
+    runs, paths = read_load_runs(DATA / "load-runs.csv"), sorted(LOAD.glob("*/run.json"))
+    assert len(runs) == len(paths) == 12
+    for row, path in zip(runs, paths):
+        run = json.loads(path.read_text())
+        real = run["result"]
+        assert row["seconds_per_step"] == pytest.approx(real["wall"] / real["steps"], abs=1e-6)
+        table = burst_of(run["config"], trace=True).trace.table()
+        assert row["tokens"] == pytest.approx(table["tokens"].mean(), abs=0.01)
+        assert row["kv_tokens"] == pytest.approx(table["kv_tokens"].mean(), abs=0.1)
+
+
+@pytest.mark.parametrize(
+    "text, reason",
+    [
+        ("", "no run"),
+        ("a,b\n1,2\n", "expected a CSV"),
+        ("seconds_per_step,tokens\n1,2\n", "expected"),
+        ("seconds_per_step,tokens,kv_tokens\n1,x,3\n", "expected"),
+        ("seconds_per_step,tokens,kv_tokens\n1,0,3\n", "must be above 0"),
+        ("seconds_per_step,tokens,kv_tokens\nnan,1,3\n", "must be above 0"),
+    ],
+)
+def test_a_bad_file_of_runs(tmp_path, text, reason):
+    path = tmp_path / "runs.csv"
+    path.write_text(text)
+    with pytest.raises(InputError, match=f"^{path}: .*{reason}"):
+        read_load_runs(path)
+    with pytest.raises(InputError, match="cannot be read"):
+        read_load_runs(tmp_path)
+
+
+# ---------------------------------------------------------------- the sweep
+
+
+def test_full_and_average_requests_of_the_chat_server():
+    """28,100 usable blocks of 16: 113 blocks hold 1,800 tokens."""
+    server = SchedulerConfig(1024, 8192, 28101)
+    assert full_requests(server, Workload(1000, 800)) == 28100 // 113 == 248
+    assert average_requests(server, Workload(1000, 800)) == pytest.approx(449600 / 1400)
+
+
+@pytest.mark.parametrize("work", [Workload(256, 16), Workload(64, 64), Workload(16, 128)], ids=str)
+def test_none_is_preempted_up_to_the_point_and_some_above_it(work):
+    server = SchedulerConfig(64, 512, 321)
+    for requests in (
+        list(fixed_requests(300, work.input_len, work.output_len)),
+        staggered(server, work, 300),
+    ):
+        result = sweep(server, work, H100, requests)
+        assert result.preemptions[result.seqs <= result.full].max() == 0
+        assert result.preemptions[-1] > 0 and result.full in result.seqs
+        assert (result.pool_use > 0).all() and (result.pool_use <= 1).all()
+
+
+def test_best_and_cost_by_hand():
+    result = Sweep(
+        Workload(1, 1),
+        2,
+        3.0,
+        *map(np.array, ([1, 2, 3], [50.0, 90.0, 120.0], [0, 0, 4], [0.3, 0.6, 0.9])),
+        "estimated",
+    )
+    assert result.best == 3 and result.cost == pytest.approx(1 - 90 / 120)
+
+
+def test_staggered_requests_come_faster_than_they_can_be_served():
+    server, work = SchedulerConfig(64, 512, 321), Workload(64, 64)
+    last = staggered(server, work, 5000)[-1].at
+    assert 5000 / last == pytest.approx(1.15 * (5120 / 96) / 64, rel=0.05)

@@ -1,0 +1,53 @@
+"""From named sources to a memory model: read, check, fit."""
+
+import os
+from pathlib import Path
+
+from ..kv_cache import read_shape
+from ..launch import first_known
+from ..memory_model import MemoryModel, fit_memory_model
+from ..reading import is_log, locate, read_source
+
+
+def model_of(sources, config=None) -> MemoryModel:
+    """Read launches (launches.csv or logs, all one fit) and config.json, and fit them.
+
+    config: a config.json; by default the one beside the first source or its folder ``logs``, if
+    there is one.
+    """
+    each = {os.path.realpath(source): source for source in sources}  # a file named twice is one
+    launches = [launch for source in each.values() for launch in read_source(source)]
+    config = config or config_beside(sources[0])
+    if config is None:
+        return fit_memory_model(launches)
+
+    shape = read_shape(
+        config,
+        *(
+            first_known(launches, name, default)
+            for name, default in (
+                ("tensor_parallel_size", 1),
+                ("pipeline_parallel_size", 1),
+                ("kv_cache_dtype", None),
+                ("block_size", 16),
+            )
+        ),
+    )
+    return fit_memory_model(launches, shape)
+
+
+def config_beside(source) -> Path | None:
+    """The config.json beside a source of launches or beside its folder ``logs``, None if none is."""
+    folder = (Path(source) if str(source) == "-" else locate(source)).parent
+    folders = [folder, *([folder.parent] if folder.name == "logs" else [])]
+    return next((path for each in folders if os.path.lexists(path := each / "config.json")), None)
+
+
+def by_model(sources) -> list[list]:
+    """LAUNCHES in groups of one model each: a table is one by itself, logs of one model are one."""
+    groups: dict = {}
+    for number, source in enumerate(sources):
+        models = {launch.model for launch in read_source(source)} if is_log(source) else {None}
+        key = number if len(models) > 1 or None in models else models.pop()
+        groups.setdefault(key, []).append(source)
+    return list(groups.values())

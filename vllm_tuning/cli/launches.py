@@ -1,0 +1,152 @@
+"""From server logs to launches, a memory model, flags and reports."""
+
+import json
+
+import click
+
+from ..units import InputError
+from .options import (
+    complain,
+    config_option,
+    dump,
+    json_option,
+    launches_argument,
+    lengths_options,
+    on_a_terminal,
+)
+
+
+@click.command()
+@click.argument("logs", nargs=-1, required=True)
+@click.option("-o", "--output", metavar="FILE", help="Write a launches.csv.")
+@json_option
+def read(logs, output, as_json):
+    """Launches out of vLLM server logs of any release (plain, .gz, - for stdin)."""
+    from ..diagnosis import ABOUT_A_FIGURE, ABOUT_THE_ANSWER, notices
+    from ..reading import read_log, write_launches
+    from ..report import launches_text
+
+    launches, bad = [], []
+    for log in logs:
+        try:
+            launches += read_log(log)
+        except InputError as error:
+            bad.append(str(error))
+    if output and launches:
+        write_launches(launches, output)
+    if as_json and (launches or not bad):
+        click.echo(json.dumps([launch.to_dict() for launch in launches], indent=2, allow_nan=False))
+    elif launches and not output and not as_json:
+        said = notices(launches, ABOUT_A_FIGURE | ABOUT_THE_ANSWER)
+        click.echo(launches_text(launches, said, click.style))
+    for problem in bad:
+        complain(problem)
+    if bad:
+        raise SystemExit(1)
+
+
+@click.command()
+@launches_argument
+@config_option
+@json_option
+def fit(launches, config, as_json):
+    """The memory model of the launches: K1, a1, K2, a2, k with standard errors."""
+    from ..answer import model_of
+    from ..report import fit_text
+
+    model = model_of(launches, config)
+    click.echo(dump(model) if as_json else fit_text(model, click.style))
+
+
+@click.command()
+@launches_argument
+@lengths_options(required=True)
+@config_option
+@json_option
+@click.option("--yaml", "as_yaml", is_flag=True, help="A file for vllm serve --config.")
+@click.option(
+    "--sweep",
+    metavar="FILE",
+    help="Write a few launches around the answer for vllm "
+    "bench sweep serve --serve-params, and FILE's .env for auto_tune.sh.",
+)
+@click.option(
+    "--no-chunked-prefill",
+    "chunked_prefill",
+    is_flag=True,
+    default=True,
+    flag_value=False,
+    help="The server runs without it: mnbt >= max_model_len.",
+)
+def recommend(launches, input_len, output_len, config, as_json, as_yaml, sweep, chunked_prefill):
+    """The flags for requests of a given length, with the pool to expect."""
+    from ..answer import model_of
+    from ..optimum import find_optimum
+    from ..report import answer_text
+    from ..workload import Workload
+
+    if as_json and as_yaml:
+        raise click.UsageError("--json and --yaml exclude each other")
+    optimum = find_optimum(
+        model_of(launches, config), Workload(input_len, output_len), chunked_prefill
+    )
+    if as_yaml:
+        click.echo(optimum.to_yaml(), nl=False)
+    else:
+        click.echo(dump(optimum) if as_json else answer_text(optimum, click.style))
+    if sweep:
+        from ..load import write_sweep
+
+        environment = write_sweep(sweep, optimum)
+        if on_a_terminal():
+            click.echo(f"Written: {sweep}, {environment}", err=True)
+
+
+@click.command()
+@launches_argument
+@lengths_options(required=True)
+@config_option
+@click.option(
+    "-o",
+    "--output",
+    "folder",
+    default="reports",
+    show_default=True,
+    metavar="DIR",
+    help="Where NAME.ipynb and NAME.html go.",
+)
+@click.option(
+    "--metrics",
+    multiple=True,
+    metavar="FILE",
+    help="Scrapes of /metrics under load, in time order, or a folder of *.prom: adds a section.",
+)
+@click.option(
+    "--bench",
+    multiple=True,
+    metavar="FILE",
+    help="Results of vllm bench serve: adds throughput, TTFT and TPOT.",
+)
+def report(launches, input_len, output_len, config, folder, metrics, bench):
+    """An executed notebook and an HTML page for each model: a table, or all logs of one model."""
+    from ..answer import by_model
+    from ..report import answer_text, write_reports
+
+    if "-" in launches:
+        raise InputError("-: report reads its launches twice; save the log to a file first")
+    progress = on_a_terminal()
+    for done in write_reports(
+        by_model(launches),
+        input_len,
+        output_len,
+        folder,
+        config=config,
+        metrics=metrics,
+        bench=bench,
+    ):
+        if progress:
+            click.echo(f"{done.notebook}", err=True)
+        if len(launches) > 1:
+            click.echo(click.style(f"{done.html.stem}: ", bold=True), nl=False)
+        click.echo(answer_text(done.optimum, click.style))
+        click.echo(f"\nReport: {done.html}")

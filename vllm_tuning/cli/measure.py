@@ -1,0 +1,245 @@
+"""Which launches to make, and making them."""
+
+import json
+import shutil
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+
+from ..units import InputError
+from .options import (
+    Gib,
+    Number,
+    Release,
+    Size,
+    gpu_option,
+    json_option,
+    lengths_options,
+    on_a_terminal,
+)
+
+
+def _gpu(command):
+    for option in (
+        click.option("--vllm-version", type=Release(), help="The release, such as 0.19.0."),
+        gpu_option,
+        click.option("--gpu-memory", type=Gib(), help="Memory of one GPU as vLLM prints it."),
+    ):
+        command = option(command)
+    return command
+
+
+@click.command()
+@click.argument("sources", nargs=-1, metavar="[CONFIG] [LAUNCHES]...")
+@lengths_options(required=False)
+@_gpu
+@click.option(
+    "--utilization",
+    type=click.FloatRange(0, 1, min_open=True),
+    metavar="U",
+    help="gpu_memory_utilization.",
+)
+@click.option("--max-model-len", type=Size(), metavar="N", help="Default: the model's.")
+@click.option("--tensor-parallel-size", type=click.IntRange(1, 4096), metavar="N")
+@click.option("--pipeline-parallel-size", type=click.IntRange(1, 4096), metavar="N")
+@click.option(
+    "--no-chunked-prefill",
+    "chunked_prefill",
+    is_flag=True,
+    default=True,
+    flag_value=False,
+    help="The server runs without it: mnbt >= max_model_len.",
+)
+@json_option
+def plan(sources, input_len, output_len, chunked_prefill, as_json, **flags):
+    """The launches to make; beside LAUNCHES the one that would tell most.
+
+    CONFIG is the model's config.json: without it, or without a GPU, a simple rule is followed.
+    """
+    from ..measure import next_launch, plan_launches
+    from ..report import plan_text, step_text
+
+    config, launches = _sorted(sources)
+    workload = _workload(input_len, output_len)
+    if not launches:
+        found = plan_launches(config, workload, chunked_prefill, **_given(flags))
+        text = plan_text
+    else:
+        if workload is None:
+            raise click.UsageError("LAUNCHES need --input-len and --output-len")
+        if told := [name for name in _given(flags) if name != "max_model_len"]:
+            raise click.UsageError(
+                f"LAUNCHES tell it themselves: leave out --{told[0].replace('_', '-')}"
+            )
+        from ..answer import model_of
+        from ..optimum import find_optimum
+
+        model = model_of(launches, config)
+        longest = flags["max_model_len"] or max(
+            (fitted.launch.max_model_len or 1 for fitted in model.launches), default=1
+        )
+        found = next_launch(
+            find_optimum(model, workload, chunked_prefill), 1 if chunked_prefill else longest
+        )
+        text = step_text
+    click.echo(
+        json.dumps(found.to_dict(), indent=2, allow_nan=False)
+        if as_json
+        else text(found, click.style)
+    )
+
+
+def _sorted(sources) -> tuple[str | None, list[str]]:
+    """CONFIG is a .json file, or a folder with a config.json and without launches."""
+    from ..reading import locate
+
+    def is_config(source):
+        path = Path(source)
+        return (
+            path.suffix == ".json"
+            or (path / "config.json").is_file()
+            and not (path / "launches.csv").is_file()
+        )
+
+    for source in sources:
+        if source != "-" and not is_config(source):
+            locate(source)  # told before any flag that does not go with launches
+    configs = [source for source in sources if is_config(source)]
+    if len(configs) > 1:
+        raise click.UsageError(f"one CONFIG at most, not {' and '.join(configs)}")
+    return (configs or [None])[0], [each for each in sources if each not in configs]
+
+
+def _workload(input_len, output_len):
+    from ..workload import Workload
+
+    if (input_len is None) != (output_len is None):
+        raise click.UsageError("give --input-len and --output-len together")
+    return None if input_len is None else Workload(input_len, output_len)
+
+
+def _given(flags: dict) -> dict:
+    return {name: value for name, value in flags.items() if value is not None}
+
+
+@click.command()
+@click.argument(
+    "command",
+    nargs=-1,
+    required=True,
+    type=click.UNPROCESSED,
+    metavar="-- vllm serve MODEL [ARGS]...",
+)
+@click.option(
+    "-o",
+    "--output",
+    default="launches",
+    show_default=True,
+    metavar="DIR",
+    help="launches.csv and the logs go there; what is there is not made again.",
+)
+@click.option(
+    "--launches",
+    "table",
+    metavar="FILE",
+    help="Launches to make, a CSV of max_num_seqs "
+    "and max_num_batched_tokens. Default: those of plan.",
+)
+@lengths_options(required=False)
+@_gpu
+@click.option("--verify", is_flag=True, help="Launch once more with the answer, and compare.")
+@click.option(
+    "--timeout",
+    type=Number(0, min_open=True),
+    default=1800,
+    show_default=True,
+    metavar="S",
+    help="Seconds that a server may take to its figures.",
+)
+@click.option(
+    "--grace",
+    type=Number(0),
+    default=30,
+    show_default=True,
+    metavar="S",
+    help="Seconds from SIGTERM to SIGKILL.",
+)
+@click.option(
+    "--config",
+    metavar="FILE",
+    help="The model's config.json. Default: that in MODEL's folder, or in Hugging Face's cache.",
+)
+@json_option
+def measure(
+    command, output, table, input_len, output_len, verify, timeout, grace, config, as_json, **gpu
+):
+    """Make the launches one after another, read their logs, and recommend.
+
+    Flags of the server stand behind --, without --max-num-seqs, --max-num-batched-tokens and
+    --port. Stopped in whatever way, the same command goes on where it was.
+    """
+    from ..measure import check_command, interruptible, measured
+    from ..report import measured_text
+
+    command, workload = list(command), _workload(input_len, output_len)
+    if verify and workload is None:
+        raise click.UsageError("--verify needs --input-len and --output-len")
+    check_command(command)
+    gpu = _given(gpu)
+    with interruptible(), _bar() as show:
+        try:
+            found = measured(
+                command, output, table, workload, verify, timeout, grace, config, show, **gpu
+            )
+        except KeyboardInterrupt:
+            raise InputError(
+                "interrupted; the servers are stopped, and the same command goes on "
+                f"from what is in {output}"
+            ) from None
+    click.echo(
+        json.dumps(found.to_dict(), indent=2, allow_nan=False)
+        if as_json
+        else measured_text(found, click.style)
+    )
+    if all(launch.status == "failed" for launch in found.launches):
+        raise InputError(f"{found.table}: no launch came up; their reasons stand in it")
+    if found.verification and found.verification.launch.status == "failed":
+        raise InputError("the check launch did not come up: do not serve with these flags")
+
+
+@contextmanager
+def _bar():
+    """A bar on stderr, on a terminal only, with what is going on and what is known so far."""
+    if not on_a_terminal():
+        yield lambda text, done, count: None
+        return
+    bars = []
+
+    def show(text, done, count):
+        if not bars:
+            bars.append(
+                click.progressbar(
+                    length=count,
+                    label="launches",
+                    file=sys.stderr,
+                    show_eta=False,
+                    show_percent=False,
+                    show_pos=True,
+                    width=8,
+                    item_show_func=lambda text: (
+                        text and text[: shutil.get_terminal_size().columns - 30]
+                    ),
+                )
+            )
+            bars[0].__enter__()
+        (bar,) = bars
+        bar.length, bar.pos, bar.current_item = count, done, text
+        bar.render_progress()
+
+    try:
+        yield show
+    finally:
+        for bar in bars:
+            bar.render_finish()

@@ -1,0 +1,141 @@
+"""What the commands share: types of options, the options themselves, output."""
+
+import contextlib
+import json
+import math
+import re
+import sys
+
+import click
+
+from ..units import GIB, InputError, parse_size
+
+
+class Size(click.ParamType):
+    name = "TOKENS"
+
+    def convert(self, value, param, ctx):
+        if isinstance(value, int):
+            return value
+        try:
+            size = parse_size(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        if size < 1:
+            self.fail("must be at least 1", param, ctx)
+        return size
+
+
+class Release(click.ParamType):
+    name = "V"
+
+    def convert(self, value, param, ctx):
+        return (
+            value
+            if re.match(r"v?\d+\.\d", value)
+            else self.fail(f"{value!r} is not a release such as 0.19.0", param, ctx)
+        )
+
+
+class Gpu(click.ParamType):
+    """The name in GPUS of one whose ``figure`` is known; ``else_give`` tells what to do without."""
+
+    name = "NAME"
+
+    def __init__(self, figure, else_give):
+        self.figure, self.else_give = figure, else_give
+
+    def convert(self, value, param, ctx):
+        from ..budget import gpu_named
+
+        try:
+            return gpu_named(value, self.figure)
+        except InputError as error:
+            self.fail(f"{error}; else give {self.else_give}", param, ctx)
+
+
+class Gib(click.ParamType):
+    name = "GIB"
+
+    def convert(self, value, param, ctx):
+        try:
+            size = float(value)
+        except ValueError:
+            size = 0.0
+        if not 0 < size < 2**20:
+            self.fail(f"{value!r} is not a size in GiB above 0", param, ctx)
+        return size * GIB
+
+
+class Number(click.FloatRange):
+    """A range that nan and inf are not in."""
+
+    def convert(self, value, param, ctx):
+        number = super().convert(value, param, ctx)
+        return (
+            number
+            if math.isfinite(number)
+            else self.fail(f"{value} is not a finite number", param, ctx)
+        )
+
+
+launches_argument = click.argument("launches", nargs=-1, required=True)
+
+
+config_option = click.option(
+    "--config",
+    metavar="FILE",
+    help="The model's config.json: hidden size and KV bytes of a "
+    "token. Default: the one beside the launches.",
+)
+
+
+gpu_option = click.option(
+    "--gpu",
+    type=Gpu("total_memory", "--gpu-memory GIB as vLLM prints it"),
+    help="Or its name, such as H100 or A100-40GB.",
+)
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
+
+
+def lengths_options(required: bool):
+    """--input-len and --output-len."""
+
+    def add(command):
+        for name, text in (
+            ("--output-len", "Generated tokens of a request, such as 256 or 1K."),
+            ("--input-len", "Prompt tokens of a request, such as 1024 or 8K."),
+        ):
+            command = click.option(name, type=Size(), required=required, metavar="N", help=text)(
+                command
+            )
+        return command
+
+    return add
+
+
+@contextlib.contextmanager
+def progress_bar(count: int, label: str = "requests"):
+    """A bar on stderr, on a terminal only; what to call with the number of the newly done."""
+    if not on_a_terminal():
+        yield None
+        return
+    with click.progressbar(
+        length=count, label=label, file=sys.stderr, update_min_steps=max(1, count // 200)
+    ) as bar:
+        yield bar.update
+
+
+def on_a_terminal() -> bool:
+    return sys.stderr is not None and sys.stderr.isatty()
+
+
+def dump(record) -> str:
+    return json.dumps(record.to_dict(), indent=2, allow_nan=False)
+
+
+def complain(problem: str) -> None:
+    line = " ".join(problem.split())[:1000].encode("utf-8", "replace").decode()
+    click.echo(f"vllm-tuning: {line}", err=True)

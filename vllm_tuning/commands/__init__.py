@@ -1,1 +1,0 @@
-"""The commands, a file for each task; what they share is in ``options``."""

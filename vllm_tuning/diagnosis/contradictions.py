@@ -1,0 +1,229 @@
+"""Checks across launches: what must be equal in one fit, and which launch breaks it.
+
+A contradiction under which no answer is right (two releases, two models, two GPUs, another weight)
+raises InputError; one under which an answer is still right gives a Notice.
+"""
+
+import math
+from collections import Counter
+
+import numpy as np
+
+from ..launch import Launch, Notice, column, short_places
+from ..units import GIB, InputError, printed_half_widths
+
+_EXACT = {
+    "vllm_version": "fit one release at a time, since each has its own sampler",
+    "model": "fit one model at a time",
+    "tensor_parallel_size": "fit one split at a time",
+    "pipeline_parallel_size": "fit one split at a time",
+    "gpu_memory_utilization": "launch all with one utilization",
+    "kv_cache_dtype": "launch all with one KV cache dtype",
+    "block_size": "launch all with one block size",
+}
+
+
+_PRINTED = {
+    "total_memory": "fit one GPU at a time",
+    "model_weights": "fit one model and one quantization at a time",
+}
+
+
+def check_launches(launches: list[Launch], hybrid: bool = False) -> list[Notice]:
+    """Everything in section "what makes an answer valid" that the launches alone can show.
+
+    hybrid: KV / KVS is no one number, since layers of several kinds share the pool. Raises
+    InputError naming file, line, column, the value and what the others say.
+    """
+    if not launches:
+        raise InputError("no launches; give at least one row")
+    for name, remedy in _EXACT.items():
+        known = [
+            (launch, getattr(launch, name))
+            for launch in launches
+            if getattr(launch, name) is not None
+        ]
+        alike = [_own_name(value) if name == "model" else value for _, value in known]
+        usual = Counter(alike).most_common(1)
+        for (launch, value), each in zip(known, alike):
+            if each != usual[0][0]:
+                places = [
+                    place
+                    for place, other in zip(short_places([l for l, _ in known]), alike)
+                    if other == usual[0][0]
+                ]
+                raise InputError(
+                    f"{launch.where}: {name} is {value}, but {usual[0][0]} in "
+                    f"{_listed(places)}; {remedy}"
+                )
+    for name, remedy in _PRINTED.items():
+        for launch, value, usual in _odd_ones(launches, name):
+            raise InputError(
+                f"{launch.where}: {name}_gib is {value / GIB:g}, but the others say "
+                f"{usual / GIB:g}; {remedy}"
+            )
+    if not hybrid:
+        _check_kv_per_token(launches)
+    return [*_non_torch(launches), *_balance(launches), *_single_rows(launches)]
+
+
+def _own_name(model: str) -> str:
+    """``/models/Llama-3`` and ``meta-llama/Llama-3`` are one model."""
+    return model.rstrip("/").rpartition("/")[2].lower()
+
+
+def _listed(places: list[str]) -> str:
+    return (
+        f"row{'s' * (len(places) > 1)} {', '.join(places[:6])}{' ...' if len(places) > 6 else ''}"
+    )
+
+
+def _odd_ones(launches: list[Launch], name: str):
+    """Launches whose printed figure is further from the median than rounding explains."""
+    known = [
+        (launch, getattr(launch, name)) for launch in launches if getattr(launch, name) is not None
+    ]
+    if not known:
+        return
+    usual = sorted(value for _, value in known)[len(known) // 2]
+    units = 2 * printed_half_widths([value for _, value in known])
+    allowed = np.maximum(units, units[[value for _, value in known].index(usual)])
+    for (launch, value), allowed in zip(known, allowed):
+        if abs(value - usual) > allowed * (1 + 1e-6):
+            yield launch, value, usual
+
+
+def kv_per_token_intervals(launches: list[Launch]) -> list[tuple[Launch, tuple[float, float]]]:
+    """Bounds of KV / KVS, bytes, where both are there: KV is rounded, KVS a floor to whole blocks."""
+    half_widths = printed_half_widths(column(launches, "kv_cache"))
+    return [
+        (
+            launch,
+            (
+                (launch.kv_cache - half) / (launch.kv_cache_tokens + (launch.block_size or 16)),
+                (launch.kv_cache + half) / launch.kv_cache_tokens,
+            ),
+        )
+        for launch, half in zip(launches, half_widths)
+        if launch.kv_cache is not None and launch.kv_cache_tokens and launch.kv_cache > 0
+    ]
+
+
+def _check_kv_per_token(launches: list[Launch]) -> None:
+    """kappa = KV / KVS is one number, unless max_model_len differs (hybrid models print it so)."""
+    if len({launch.max_model_len for launch in launches} - {None}) > 1:
+        return
+    every = kv_per_token_intervals(launches)
+    if not every:
+        return
+    usual = sorted((low + high) / 2 for _, (low, high) in every)[len(every) // 2]
+    known = {interval: launch for launch, interval in reversed(every)}
+    for (low, high), launch in known.items():
+        if not low * (1 - 1e-9) <= usual <= high * (1 + 1e-9) and len(known) > 1:
+            agree = [bounds for bounds, other in known.items() if other is not launch]
+            if any(low <= other_high and other_low <= high for other_low, other_high in agree):
+                continue
+            raise InputError(
+                f"{launch.where}: kv_cache_tokens is {launch.kv_cache_tokens:,} in "
+                f"{launch.kv_cache / GIB:g} GiB, {(low + high) / 2:,.0f} bytes a token, but the "
+                f"others say {usual:,.0f}; was the number of blocks overridden, or the decode "
+                "context parallel size changed? (Layers of several kinds: write hybrid_kv under "
+                "warnings.)"
+            )
+
+
+def _non_torch(launches: list[Launch]):
+    for launch, value, usual in _odd_ones(launches, "non_torch"):
+        yield Notice(
+            "non_torch_differs",
+            f"{launch.where}: non_torch_gib is {value / GIB:g}, the others say "
+            f"{usual / GIB:g}: another process on the GPU? The pool shrinks by as much.",
+        )
+
+
+def _balance(launches: list[Launch]):
+    """TM*U - M - N - G - P = KV within the rounding of its terms, where all are given."""
+    names = ("total_memory", "model_weights", "non_torch", "peak_activation", "kv_cache")
+    charges = column(launches, "graph_charge")
+    allowed = sum(
+        (printed_half_widths(column(launches, name)) for name in names),
+        np.where(charges > 0, printed_half_widths(charges), 0.0),
+    )
+    for launch, allowed in zip(launches, allowed):
+        if None in (launch.left_over, launch.peak_activation, launch.kv_cache):
+            continue
+        gap = launch.left_over - launch.peak_activation - launch.kv_cache
+        if abs(gap) > allowed * (1 + 1e-6):
+            yield Notice(
+                "balance_does_not_close",
+                f"{launch.where}: total x utilization - weights - non_torch - graphs - "
+                f"activation is {(launch.kv_cache + gap) / GIB:.2f} GiB, but kv_cache_gib "
+                f"is {launch.kv_cache / GIB:g}: one of the figures counts something else.",
+            )
+
+
+def _single_rows(launches: list[Launch]):
+    lengths = sorted({l.max_model_len for l in launches} - {None})
+    if len(lengths) > 1:
+        yield Notice(
+            "max_model_len_differs",
+            f"max_model_len is {', '.join(map(str, lengths))}: it moves the profile of "
+            "releases without chunked prefill, and the tokens that hybrid models print.",
+        )
+    for launch in launches:
+        seqs, tokens = launch.max_num_seqs, launch.max_num_batched_tokens
+        if seqs and tokens and seqs > tokens:
+            yield Notice(
+                "mns_above_mnbt",
+                f"{launch.where}: max_num_seqs {seqs} is above max_num_batched_tokens "
+                f"{tokens}: the sampler runs on {tokens} requests, and vLLM refuses to "
+                "serve so.",
+            )
+        if launch.kv_cache is not None and launch.kv_cache < 0:
+            yield Notice(
+                "negative_kv_cache",
+                f"{launch.where}: kv_cache_gib is {launch.kv_cache / GIB:g}: nothing was "
+                "left for the pool and the launch failed; the figure still measures P.",
+            )
+        elif launch.status == "failed":
+            yield Notice(
+                "failed_launch",
+                f"{launch.where}: this launch failed ({launch.error or 'no reason given'})"
+                "; the figures it printed before are used.",
+            )
+
+
+def refuse_falling_peaks(route, fit) -> None:
+    """No law can hold where P falls by more than rounding while neither B nor C falls."""
+    readings = route.readings
+    residuals = np.abs(readings.y - fit.predicted)
+    allowed = max(3 * readings.units.max(), 0.05 * np.ptp(readings.y))
+    if len(residuals) >= 10:
+        allowed = max(allowed, 10 * np.median(residuals))  # noise of many launches is no fall
+    if np.max(residuals) <= allowed / 2:
+        return
+    order = np.lexsort((readings.requests, readings.tokens))
+    for place, high in enumerate(order):
+        before = order[:place]
+        more = (readings.requests[before] < readings.requests[high]) | (
+            readings.tokens[before] < readings.tokens[high]
+        )
+        higher = before[
+            (readings.requests[before] <= readings.requests[high])
+            & more
+            & (readings.y[before] > readings.y[high] + allowed)
+        ]
+        if len(higher):
+            low, high = route.launches[higher[0]], route.launches[high]
+            raise InputError(
+                f"{high.where}: the pool grows (the peak falls) from mns {low.max_num_seqs or '?'}, "
+                f"mnbt {low.max_num_batched_tokens} ({low.where}) to mns "
+                f"{high.max_num_seqs or '?'}, mnbt {high.max_num_batched_tokens}, but both only "
+                "rise: not launches of one server, or a figure is in the wrong row"
+            )
+    if not math.isfinite(fit.chi2):
+        raise InputError(
+            f"{route.launches[0].where}: no law that grows with max_num_seqs and "
+            "max_num_batched_tokens fits this launch and those below it: not launches "
+            "of one server, or a figure is in the wrong row"
+        )

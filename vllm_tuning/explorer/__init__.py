@@ -1,0 +1,354 @@
+"""The explorer: sliders for the requests and the server, and the figures and flags that follow.
+
+The only module that imports ipywidgets. Every control is an attribute, so that
+``explorer.input_len.value = 512`` does what a hand does.
+"""
+
+import base64
+from html import escape
+from numbers import Integral, Real
+from textwrap import shorten
+
+import numpy as np
+from ipywidgets import HTML, Button, Dropdown, HBox, Image, Layout, SelectionSlider, Text, VBox
+
+from ..answer import model_of
+from ..figures import pictures, png
+from ..launch import serve_flags
+from ..optimum import find_optimum
+from ..pool import Pool
+from ..reading import DATA, sources_of
+from ..report import answer_text
+from ..units import GIB, InputError
+from ..workload import Workload
+from .scenario import fixed_settings, setting, what_if
+
+LENGTHS = sorted({round(2 ** (eighth / 8)) for eighth in range(161)})  # tokens, to 1 Mi
+
+
+UTILIZATIONS = [percent / 100 for percent in range(5, 101)]
+
+
+MEMORIES = [4, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128, 141, 192, 288]  # GiB
+
+
+FACTORS = [2 ** (quarter / 4) for quarter in range(-8, 9)]  # times the recommended, 1/4 to 4
+
+
+ROW = Layout(flex_flow="row wrap", align_items="flex-start")
+
+
+SERVER = {
+    "gpu_memory_utilization": "utilization",
+    "total_memory": "total_memory",
+    "kv_cache_dtype": "kv_cache_dtype",
+}  # settings of a scenario, and their controls
+
+
+def _wide() -> dict:
+    return {"style": {"description_width": "12em"}, "layout": Layout(width="30em")}
+
+
+class Slider(SelectionSlider):
+    """A slider over ``rungs`` that stands on a value between them, too, once that is ``put``.
+
+    (In the browser a slider over numbers rounds its start to a step, and sends that back.)
+    """
+
+    def __init__(self, description, rungs, form, value):
+        self.rungs, self.form = rungs, form
+        super().__init__(
+            options=self._labelled(rungs), value=value, description=description, **_wide()
+        )
+
+    def put(self, value) -> None:
+        if value not in self.rungs:
+            self.options = self._labelled(sorted((*self.rungs, value)))
+        self.value = value
+
+    def _labelled(self, values):
+        return [(format(value, self.form), value) for value in values]
+
+
+class Explorer(VBox):
+    """Sliders that start at the given values; figures and answer of wherever they stand.
+
+    launches: a carried data set, a launches.csv, a folder of one, or a server log. input_len and
+    output_len: tokens. utilization: a fraction; None or 0 is that of the launches. ``optimum`` is the
+    answer shown, ``chosen`` the flags (mns, mnbt) off it; None where there is none (``reason``).
+    """
+
+    def __init__(self, launches, input_len, output_len, utilization=None):
+        self.complaints, self._at_once = [], False
+        names = sorted(path.parent.name for path in DATA.glob("*/launches.csv"))
+        self.data_set = Dropdown(
+            options=names,
+            value=launches if launches in names else None,
+            description="data set",
+            **_wide(),
+        )
+        self._named = self.data_set.value or names[0]  # the set last chosen out of the list
+        self.path = Text(
+            "" if launches in names else str(launches),
+            description="or a path",
+            placeholder="launches.csv, its folder, or logs/*.log",
+            continuous_update=False,
+            **_wide(),
+        )
+        self.input_len = Slider("input (tokens)", LENGTHS, ",", 1024)
+        self.output_len = Slider("output (tokens)", LENGTHS, ",", 256)
+        self.mns = Slider("mns × recommended", FACTORS, ".3g", 1)
+        self.mnbt = Slider("mnbt × recommended", FACTORS, ".3g", 1)
+        self.utilization = Slider("utilization", UTILIZATIONS, ".3g", 0.9)
+        self.total_memory = Slider("GPU memory (GiB)", MEMORIES, ".5g", 16)
+        self.kv_cache_dtype = Dropdown(
+            options=[("as launched", ""), ("fp8", "fp8")], description="KV dtype", **_wide()
+        )
+        self.reset_button = Button(
+            description="Reset",
+            tooltip="Everything back to the start",
+            layout=Layout(margin="2px 2px 2px 12.5em"),
+        )
+        self.answer, self.warnings, self.notes = HTML(), HTML(), HTML()
+        self.images = [Image(format="png", layout=Layout(max_width="100%")) for _ in range(3)]
+        self._pictures = pictures()
+        given = {"input_len": input_len, "output_len": output_len} | (
+            {"utilization": utilization} if utilization else {}
+        )
+        self._start = {name: self._within(name, value) for name, value in given.items()}
+        self._source = {"data_set": self.data_set.value, "path": self.path.value}
+        controls = HBox(
+            [
+                VBox([self.input_len, self.output_len, self.mns, self.mnbt]),
+                VBox([self.utilization, self.total_memory, self.kv_cache_dtype]),
+                VBox([self.data_set, self.path, self.reset_button]),
+            ],
+            layout=ROW,
+        )
+        super().__init__(
+            [controls, self.answer, self.warnings, HBox(self.images, layout=ROW), self.notes]
+        )
+        self.data_set.observe(self._pick, "value")
+        self.path.observe(self._load, "value")
+        self.reset_button.on_click(self.reset)
+        for name in ("input_len", "output_len", "mns", "mnbt", *SERVER.values()):
+            getattr(self, name).observe(self._update, "value")
+        self._read()
+        if self._model and utilization and (why := self._fixed.get("gpu_memory_utilization")):
+            self.complaints.append(f"utilization is {utilization}, but cannot be moved here: {why}")
+        self._set(**self._launched | self._start, mns=1, mnbt=1)
+
+    def reset(self, button=None) -> None:
+        """All sliders and the data set back to where they started."""
+        self.complaints = []
+        self._set(**self._source)
+        self._set(**self._launched | self._start, mns=1, mnbt=1)
+
+    def _within(self, name, value):
+        """The value, if the slider has room for it; else its lowest one, and a complaint."""
+        low, *_, high = getattr(self, name).rungs
+        kind, what = (Real, "a number") if name == "utilization" else (Integral, "a whole number")
+        if isinstance(value, kind) and low <= value <= high:
+            return value
+        self.complaints.append(f"{name} is {value!r}; it must be {what} from {low:g} to {high:,}")
+        return low
+
+    def _set(self, **values) -> None:
+        """Move several controls, with one update."""
+        self._at_once = True
+        try:
+            for name, value in values.items():
+                control = getattr(self, name)
+                if isinstance(control, Slider):
+                    control.put(value)
+                else:
+                    control.value = value
+        finally:
+            self._at_once = False
+        self._update()
+
+    # ------------------------------------------------------------ what a change does
+
+    def _pick(self, change) -> None:
+        """A data set out of the list takes the place of a path."""
+        if change.new is None:
+            return
+        self._named = change.new
+        if self.path.value:
+            self.path.value = ""  # which loads
+        else:
+            self._load()
+
+    def _load(self, _=None) -> None:
+        """The launches that are named; the sliders of the server back to what was launched.
+
+        A path takes the place of the data set; without one the last data set comes back.
+        """
+        if bool(self.path.value) == bool(self.data_set.value):
+            self.data_set.value = None if self.path.value else self._named
+        self._read()
+        self._set(**self._launched, mns=1, mnbt=1)
+
+    def _read(self) -> None:
+        self._model = self._problem = None
+        self._pictures = pictures()
+        self._fixed, self._launched = dict.fromkeys(SERVER, "no launch is read"), {}
+        try:
+            self._model = model_of(sources_of(self.path.value or self.data_set.value or ""))
+            self._fixed = fixed_settings(self._model)
+        except (InputError, OSError, UnicodeError) as error:
+            self._problem = str(error)
+        if "total_memory" not in self._fixed:
+            self._launched = {
+                "utilization": setting(self._model, "gpu_memory_utilization"),
+                "total_memory": setting(self._model, "total_memory") / GIB,
+            }
+        self._launched["kv_cache_dtype"] = ""
+        for name, control in SERVER.items():
+            getattr(self, control).layout.display = "none" if name in self._fixed else None
+
+    def _update(self, change=None) -> None:
+        if self._at_once:
+            return
+        if change:
+            self.complaints = []
+        try:
+            if problem := self._problem or "; ".join(self.complaints):
+                raise InputError(problem)
+            self._show(
+                find_optimum(
+                    what_if(self._model, **self._settings()),
+                    Workload(self.input_len.value, self.output_len.value),
+                )
+            )
+        except InputError as error:
+            self.optimum, self.chosen, self.reason = None, None, str(error)
+            for image, picture in zip(self.images, self._pictures):
+                image.value = picture.say(f"No figure: {shorten(self.reason, 300)}")
+            self.answer.value = f"<p><strong>No answer.</strong> {escape(str(error))}</p>"
+            self.warnings.value = ""
+            self._note()
+
+    def _settings(self) -> dict:
+        """What the sliders of the server change of the launches."""
+        moved = {
+            name: getattr(self, control).value
+            for name, control in SERVER.items()
+            if name not in self._fixed and getattr(self, control).value != self._launched[control]
+        }
+        if "total_memory" in moved:
+            moved["total_memory"] *= GIB
+        return moved
+
+    def _show(self, optimum) -> None:
+        best = optimum.recommended
+        factors = self.mns.value, self.mnbt.value
+        self.optimum, self.chosen = optimum, None
+        if best and factors != (1, 1):
+            self.chosen = (
+                max(1, round(best.max_num_seqs * factors[0])),
+                max(1, round(best.max_num_batched_tokens * factors[1])),
+            )
+        for image, picture in zip(self.images, self._pictures):
+            image.value = picture.show(optimum.model, optimum, self.chosen)
+        self.answer.value = _answer(optimum, self.chosen, self._settings())
+        self.warnings.value = _warnings(optimum)
+        self._note()
+
+    def _note(self) -> None:
+        """What the sliders cannot do here."""
+        off = not (self.optimum and self.optimum.recommended)
+        for control in (self.mns, self.mnbt):
+            control.layout.display = "none" if off else None
+        hidden = {getattr(self, SERVER[name]).description: why for name, why in self._fixed.items()}
+        if off:
+            hidden |= dict.fromkeys(("mns", "mnbt"), "there is no recommended point to leave")
+        lines = [
+            f"No slider for {' and '.join(name for name in hidden if hidden[name] == why)}: {why}."
+            for why in dict.fromkeys(hidden.values())
+        ]
+        self.notes.value = "".join(f"<div>{escape(line)}</div>" for line in lines)
+
+    def _repr_mimebundle_(self, **kwargs):
+        """Beside the live view: the same pictures and the answer, for readers without a kernel."""
+        bundle = super()._repr_mimebundle_(**kwargs)
+        stack = np.vstack([picture.pixels for picture in self._pictures])
+        bundle["image/png"] = base64.b64encode(png(stack)).decode()
+        bundle["text/plain"] = self.text
+        return bundle
+
+    @property
+    def text(self) -> str:
+        """The answer as ``vllm-tuning recommend`` prints it; else why there is none."""
+        if not self.optimum:
+            return f"No answer. {self.reason}"
+        return "".join(f"With {flag}\n" for flag in _flags(self._settings())) + answer_text(
+            self.optimum
+        )
+
+
+def _flags(settings) -> list[str]:
+    """The flags of ``vllm serve`` that the moved settings are."""
+    return [
+        f"--{name.replace('_', '-')} {value:g}"
+        if isinstance(value, float)
+        else f"--{name.replace('_', '-')} {value}"
+        for name, value in settings.items()
+        if name != "total_memory"
+    ]
+
+
+def _answer(optimum, chosen, settings) -> str:
+    """HTML: the flags, the pool to expect, what leaving the recommended point costs."""
+    best, work = optimum.recommended, optimum.workload
+    asked = f"Requests of {work.input_len:,} + {work.output_len:,} = {work.length:,} tokens"
+    if best is None:
+        parts = [f"<strong>No recommendation.</strong> {asked}: {escape(optimum.reason)}."]
+        parts += [
+            f"Launch next: <code>{launch.flags}</code> ({escape(launch.why)})"
+            for launch in optimum.model.next_launches
+        ]
+    else:
+        flags = " ".join([best.flags, *_flags(settings)])
+        tokens = (
+            ""
+            if best.kv_cache_tokens is None
+            else (f", {best.kv_cache_tokens:,} ± {best.kv_cache_tokens_stderr:,.0f} tokens,")
+        )
+        parts = [
+            f"<code><strong>{flags}</strong></code>",
+            f"{asked}. Expect a KV cache of {best.kv_cache / GIB:.2f} GiB{tokens} for "
+            f"{best.concurrency:,.1f} full requests, so {best.max_num_seqs:,} at once never "
+            f"preempt ({optimum.proviso}).",
+        ]
+        parts += [cost_of(optimum, *chosen)] if chosen else []
+    return "".join(f"<div>{part}</div>" for part in parts)
+
+
+def _warnings(optimum) -> str:
+    """HTML to unfold; by itself, so that it stays unfolded while the flags change."""
+    listed = [f"<li><strong>{n.name}</strong> {escape(n.text)}</li>" for n in optimum.notices]
+    return (
+        f"<details><summary>Warnings: {len(listed)}</summary><ul>{''.join(listed)}</ul></details>"
+    ) * bool(listed)
+
+
+def cost_of(optimum, seqs, tokens) -> str:
+    """What other flags cost: the pool, the full requests that fit, and whether any can preempt."""
+    pool, best = Pool(optimum.model, optimum.workload, 1), optimum.recommended
+    size = optimum.model.pool(seqs, tokens).n
+    more = f"{(size - best.kv_cache) / GIB:+.2f}"
+    said = (
+        f"<code>{serve_flags(seqs, tokens)}</code> instead: a pool of {size / GIB:.2f} GiB, "
+        f"{'the same' if float(more) == 0 else f'{more} GiB'}. "
+    )
+    if tokens < seqs:
+        return said + "vLLM refuses max_num_batched_tokens below max_num_seqs."
+    if size <= 0:
+        return said + "The server would not start: nothing is left for the KV cache."
+    said += f"It holds {pool.concurrency(seqs, tokens):,.1f} full requests: "
+    return said + (
+        f"{seqs:,} at once never preempt ({optimum.proviso})."
+        if pool.fits(seqs, tokens)
+        else f"{seqs:,} at once can preempt."
+    )

@@ -1,0 +1,21 @@
+"""Every figure: Axes in, Axes out. ``budget``, ``scheduler``, ``load`` and ``lesson`` beside the law's."""
+
+from .budget_bars import budget_bars
+from .law import figure_1, figure_1_by_length, figure_2, price_list, residuals, sensitivity
+from .pictures import pictures, png
+from .style import LOOK, STYLE, rendered
+
+__all__ = [
+    "LOOK",
+    "STYLE",
+    "budget_bars",
+    "figure_1",
+    "figure_1_by_length",
+    "figure_2",
+    "pictures",
+    "png",
+    "price_list",
+    "rendered",
+    "residuals",
+    "sensitivity",
+]

@@ -1,0 +1,335 @@
+"""The budget drawn: where each gibibyte goes, what a token costs, what fits. Axes in, Axes out."""
+
+import numpy as np
+from IPython.display import Markdown
+
+from ..budget import RISK, RunningRequest
+from ..units import GIB
+from .budget_bars import Bar, draw_bars
+from .style import GREY, INK, LOOK, STAR, THOUSANDS, axes_of, legend, say
+
+_SEGMENT = {
+    "weights": "weights",
+    "non_torch": "non-torch",
+    "activation": "peak activation",
+    "cuda_graphs": "CUDA graphs",
+}
+
+
+LINES = [
+    ("#0072B2", "-"),
+    ("#D55E00", "--"),
+    ("#009E73", "-."),
+    ("#CC79A7", ":"),
+    ("#E69F00", (0, (5, 1))),
+    ("#56B4E9", (0, (3, 1, 1, 1))),
+    (INK, (0, (1, 1))),
+]
+
+
+def budget_bars(budgets, ax=None):
+    """Stacked bars of {label: Budget}, GiB; an error bar is the 90 % band of where the pool begins."""
+    ax = axes_of(ax)
+    bars = []
+    for label, budget in budgets.items():
+        parts = {_SEGMENT[part.name]: part.value for part in budget.parts} | {
+            "KV cache": budget.pool.value
+        }
+        bars.append(
+            Bar(
+                label,
+                {name: size for name, size in parts.items() if size > 0},
+                budget.requested,
+                budget.total_memory,
+            )
+        )
+    ax = draw_bars(bars, ax)
+    for y, budget in enumerate(budgets.values()):
+        pool = budget.pool
+        if pool.spread:
+            ax.errorbar(
+                (budget.requested - pool.value) / GIB,
+                y + 0.33,
+                color=INK,
+                capsize=3,
+                xerr=(pool.high - pool.value) / GIB,
+                label="90 % band of the estimate",
+            )
+    ax.set(ylim=(len(bars) - 0.5, -0.7), xlabel="memory of one GPU (GiB)")
+    return legend(ax)
+
+
+def utilization_curve(found, ax=None):
+    """Tokens of the pool, and GiB left above the ceiling, against gpu_memory_utilization."""
+    ax, given = axes_of(ax), found.budget.gpu_memory_utilization
+    x = np.linspace(0.8, 0.99, 39)
+    pools = [found.budget.at(share).pool for share in x]
+    low, middle, high = (
+        [found.tokens(size) for size in sizes]
+        for sizes in zip(*((pool.low, pool.value, pool.high) for pool in pools))
+    )
+    colour = LOOK["KV cache"][0]
+    ax.fill_between(x, low, high, color=colour, alpha=0.35, lw=0, label="90 % band")
+    ax.plot(x, middle, color="#0072B2", lw=1.8, label="tokens in the pool, left axis")
+    ax.plot(given, found.tokens(found.pool.value), **STAR, label=f"given: {given:g}")
+    ax.plot([], [], "--", color="#D55E00", lw=1.6, label="left above the ceiling, right axis")
+    right = ax.twinx()
+    right.plot(
+        x,
+        [found.budget.at(share).above_ceiling / GIB for share in x],
+        "--",
+        color="#D55E00",
+        lw=1.6,
+    )
+    right.set(ylabel="above the ceiling (GiB)", ylim=0)
+    right.spines.right.set_visible(True)
+    right.grid(visible=False)
+    ax.set(
+        xlabel="gpu_memory_utilization, U",
+        ylabel="KV cache (tokens)",
+        ylim=(0, None),
+        xlim=(x[0], x[-1]),
+    )
+    ax.yaxis.set_major_formatter(THOUSANDS)
+    return legend(ax, ncols=2)
+
+
+def request_costs(layouts, budget, ax=None):
+    """GiB of KV cache that one request takes against its length, for {model: CacheLayout}."""
+    ax, lengths = axes_of(ax), np.unique(np.geomspace(256, 131072, 73).astype(int))
+    for (name, cache), (colour, style) in zip(layouts.items(), LINES):
+        ax.plot(
+            lengths,
+            [
+                cache.block_bytes * cache.request_blocks(int(length), budget) / GIB
+                for length in lengths
+            ],
+            color=colour,
+            ls=style,
+            lw=1.7,
+            label=name,
+        )
+    ax.set_xscale("log", base=2)
+    ax.set_yscale("log")
+    ax.set(
+        xlabel="length of a request, L (tokens)",
+        ylabel="KV cache of a request (GiB)",
+        xlim=(lengths[0], lengths[-1]),
+    )
+    for axis in (ax.xaxis, ax.yaxis):
+        axis.set_major_formatter(THOUSANDS)
+    return legend(ax)
+
+
+def cost_table(layouts, pool, budget):
+    """What a token and a request cost, and how many requests fit in a pool of so many bytes."""
+    lines = [
+        f"In a pool of {pool / GIB:.1f} GiB, in bf16:\n",
+        "| model | bytes a token | windows once full, states (MiB) | 1,800 tokens (MiB) "
+        "| 131,072 tokens (GiB) | fit at 1,800 | fit at 131,072 |",
+        "| --- |" + " ---: |" * 6,
+    ]
+    for name, cache in layouts.items():
+        cost = {
+            length: cache.block_bytes * cache.request_blocks(length, budget)
+            for length in (1800, 131072)
+        }
+        fit = [cache.concurrency(cache.blocks(pool), length, budget) for length in cost]
+        lines.append(
+            f"| {name} | {cache.per_token:,.0f} | {cache.fixed(budget) / 2**20:,.0f} | "
+            f"{cost[1800] / 2**20:,.0f} | {cost[131072] / GIB:,.2f} | "
+            f"{fit[0]:,.0f} | {fit[1]:,.1f} |"
+        )
+    return Markdown("\n".join(lines))
+
+
+def requests_by_length(found, ax=None):
+    """Requests that the pool holds when all are of one length, against that length."""
+    ax, marks = axes_of(ax), {}
+    if found.blocks < 2:
+        return _nothing(ax)
+    marks['max_model_len: vLLM prints this as "Maximum concurrency"'] = found.max_model_len, "s"
+    if found.request:
+        marks["the requests to be served"] = found.request.length, "o"
+
+    def fit(length):
+        return found.cache.concurrency(found.blocks, length, found.max_num_batched_tokens)
+
+    lengths = np.geomspace(256, max(256, found.max_model_len), 97).astype(int)
+    ax.plot(lengths, [fit(int(length)) for length in lengths], color="#0072B2", lw=1.8)
+    for label, (length, marker) in marks.items():
+        ax.plot(length, fit(length), marker, color=INK, ms=8, label=label, ls="none")
+        side, shift = ("right", -10) if marker == "s" else ("left", 10)
+        ax.annotate(
+            f"{fit(length):,.4g} of {length:,} tokens",
+            (length, fit(length)),
+            (shift, 0),
+            textcoords="offset points",
+            ha=side,
+            va="center",
+        )
+    ax.set_xscale("log", base=2)
+    ax.set_yscale("log")
+    ax.set(xlabel="length of every request, L (tokens)", ylabel="requests that fit")
+    for axis in (ax.xaxis, ax.yaxis):
+        axis.set_major_formatter(THOUSANDS)
+    return legend(ax)
+
+
+def releases(layouts, pool, max_model_len, budget):
+    """What a log prints for the same pool before 0.20.2 and from then on."""
+    lines = [
+        f"Printed for a pool of {pool / GIB:.1f} GiB, max_model_len {max_model_len:,}, mnbt "
+        f"{budget:,}:\n",
+        "| model | tokens to 0.20.1 | tokens from 0.20.2 | ratio | Maximum concurrency, both |",
+        "| --- |" + " ---: |" * 4,
+    ]
+    for name, cache in layouts.items():
+        blocks = cache.blocks(pool)
+        old, new = (
+            cache.printed_tokens(blocks, max_model_len, budget, version)
+            for version in ("0.20.1", "0.20.2")
+        )
+        lines.append(
+            f"| {name} | {old:,} | {new:,} | {new / old:.1f} | "
+            f"{cache.concurrency(blocks, max_model_len, budget):.2f} |"
+        )
+    return Markdown("\n".join(lines))
+
+
+def knobs(found, ax=None):
+    """Tokens that the pool holds: as it is, with a higher ceiling, and with fewer bytes."""
+    ax, budget = axes_of(ax, 2.6), found.budget
+    light, higher = (
+        budget.with_weights(0.5).pool.value,
+        min(0.99, budget.gpu_memory_utilization + 0.03),
+    )
+    bars = {
+        "as it is": (found.pool.value, found.cache),
+        f"utilization {higher:.2f}": (budget.at(higher).pool.value, found.cache),
+        "8-bit weights": (light, found.cache),
+        "fp8 KV cache": (found.pool.value, found.cache_fp8),
+        "8-bit weights and fp8 KV": (light, found.cache_fp8),
+    }
+    for y, (pool, cache) in enumerate(bars.values()):
+        fp8 = cache is found.cache_fp8
+        ax.barh(
+            y,
+            found.tokens(pool, cache) / 1e3,
+            0.6,
+            color=LOOK["KV cache"][0],
+            ec="w",
+            hatch="////" if fp8 else None,
+        )
+        ax.text(
+            found.tokens(pool, cache) / 1e3,
+            y,
+            f" {found.tokens(pool, cache):,}",
+            va="center",
+            fontsize=8,
+        )
+    ax.set_yticks(range(len(bars)), bars)
+    ax.set(
+        xlabel="KV cache (thousands of tokens)",
+        ylim=(len(bars) - 0.4, -0.6),
+        xlim=(0, 1.25 * max(1, ax.dataLim.xmax)),
+    )
+    ax.xaxis.set_major_formatter(THOUSANDS)
+    return say(ax, f"In a pool of {found.pool.value / GIB:.1f} GiB, and what the knobs make of it.")
+
+
+def filling(found, seqs, ax=None):
+    """Share of the pool that so many requests need while all of them generate their output."""
+    ax, shape = axes_of(ax), found.request
+    if found.blocks < 2:
+        return _nothing(ax)
+    x = np.unique(np.linspace(0, shape.output_len, 101).astype(int))
+    blocks = np.array(
+        [
+            found.cache.request_blocks(shape.input_len + int(done), found.max_num_batched_tokens)
+            for done in x
+        ]
+    )
+    ax.axhline(100, color=INK, lw=1, label="the pool")
+    for count, (colour, style) in zip(seqs, LINES):
+        use = 100 * count * blocks / (found.blocks - 1)
+        fit = use <= 100
+        ax.plot(
+            x,
+            use,
+            color=colour,
+            ls=style,
+            lw=1.8,
+            label=f"mns {count:,}: "
+            + ("fits to the end" if fit.all() else f"too much after {x[~fit][0]:,} tokens"),
+        )
+    ax.set(
+        xlabel="tokens that each request has generated",
+        ylabel="needed of the pool (%)",
+        ylim=0,
+        xlim=(0, x[-1]),
+    )
+    return legend(
+        say(
+            ax,
+            f"Every request has a prompt of {shape.input_len:,} tokens and wants "
+            f"{shape.output_len:,}; all start at once.",
+        )
+    )
+
+
+def overflow_risk(found, ax=None):
+    """Probability at a moment that mns running requests, drawn from the lengths, overflow the pool."""
+    ax, blocks = axes_of(ax), found.blocks - 1
+    if blocks < 1:
+        return _nothing(ax)
+    running = RunningRequest(
+        found.cache,
+        *zip(*((each.input_len, each.output_len) for each in found.lengths)),
+        found.max_num_batched_tokens,
+    )
+    full, mean = found.max_num_seqs(found.pool.value), blocks / running.mean
+    x = np.unique(np.linspace(0.7 * min(full, mean), 1.1 * mean, 80).astype(int))
+    ax.plot(
+        x,
+        [100 * running.overflow(int(count), blocks) for count in x],
+        color="#0072B2",
+        lw=1.8,
+        label="exact for the lengths of the file",
+    )
+    for count, label, marker in (
+        (full, f"95th percentile, margin {found.margin:g}: {full:,}", "D"),
+        (
+            found.risk.max_num_seqs,
+            f"risk of {100 * RISK:g} % at most: {found.risk.max_num_seqs:,}",
+            "s",
+        ),
+    ):
+        ax.plot(
+            count,
+            100 * running.overflow(count, blocks),
+            marker,
+            color=INK,
+            ms=8,
+            ls="none",
+            label=label,
+            clip_on=False,
+            zorder=6,
+        )
+    ax.axvline(mean, color=GREY, ls=":", label=f"pool / mean use of a request: {mean:,.0f}")
+    ax.set(
+        xlabel="max_num_seqs (requests)",
+        ylim=(0, 102),
+        ylabel="probability that the pool\noverflows at a moment (%)",
+    )
+    ax.xaxis.set_major_formatter(THOUSANDS)
+    return legend(ax, ncols=2)
+
+
+def _nothing(ax):
+    return say(
+        ax,
+        "No curve: nothing is left for the pool. Take a larger card, a higher "
+        "utilization, or smaller weights.",
+        instead=True,
+    )

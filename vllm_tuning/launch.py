@@ -1,0 +1,113 @@
+"""One launch of a vLLM server as a record: bytes and tokens, None where the log does not say."""
+
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from .releases import release
+
+
+@dataclass(frozen=True)
+class Notice:
+    """A short name for machines (``beyond_max_model_len``) and the sentence for people."""
+
+    name: str
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launch:
+    """One start of a vLLM server: its flags, and the figures it printed while starting.
+
+    Memory in bytes, lengths in tokens; None where the log does not say. ``cuda_graph`` is what the
+    graphs really took, ``cuda_graph_estimated`` what the profiler set aside for them. ``where`` is
+    the file and line the record was read from.
+    """
+
+    source: str | None = None
+    vllm_version: str | None = None
+    model: str | None = None
+    tensor_parallel_size: int | None = None
+    pipeline_parallel_size: int | None = None
+    max_num_seqs: int | None = None
+    max_num_batched_tokens: int | None = None
+    max_model_len: int | None = None
+    total_memory: float | None = None
+    gpu_memory_utilization: float | None = None
+    model_weights: float | None = None
+    non_torch: float | None = None
+    peak_activation: float | None = None
+    cuda_graph: float | None = None
+    cuda_graph_estimated: float | None = None
+    cuda_graph_charged: bool | None = None
+    kv_cache: float | None = None
+    kv_cache_tokens: int | None = None
+    block_size: int | None = None
+    num_gpu_blocks: int | None = None
+    max_concurrency: float | None = None
+    kv_cache_dtype: str | None = None
+    status: str = "ok"
+    error: str | None = None
+    warnings: tuple[str, ...] = ()
+    where: str = field(default="launch", compare=False)
+
+    @property
+    def graph_charge(self) -> float:
+        """G, bytes: the estimate for CUDA graphs where the release charges it to the pool, else 0.
+
+        Where the record does not say, vLLM charges it from 0.20.2 on.
+        """
+        charged = self.cuda_graph_charged
+        if charged is None:
+            charged = release(self.vllm_version) >= (0, 20, 2)
+        return (self.cuda_graph_estimated or 0.0) if charged else 0.0
+
+    @property
+    def left_over(self) -> float | None:
+        """A = TM*U - M - N - G, bytes: what weights and the driver leave over; None if unknown."""
+        terms = (self.total_memory, self.gpu_memory_utilization, self.model_weights, self.non_torch)
+        if None in terms:
+            return None
+        total, utilization, weights, non_torch = terms
+        return total * utilization - weights - non_torch - self.graph_charge
+
+    def to_dict(self) -> dict:
+        """The record under its JSON names: GiB where the name ends in ``_gib``, None = unknown."""
+        from .reading import COLUMNS
+
+        return {
+            name: column.to_json(getattr(self, column.attribute))
+            for name, column in COLUMNS.items()
+        }
+
+
+def column(launches: list[Launch], name: str) -> np.ndarray:
+    """One figure of all launches, floats; NaN where a launch does not give it."""
+    return np.array(
+        [math.nan if (value := getattr(launch, name)) is None else value for launch in launches],
+        dtype=float,
+    )
+
+
+def first_known(launches: list[Launch], name: str, default=None):
+    """What the first launch says that gives the figure ``name``; the default where none does."""
+    return next(
+        (value for launch in launches if (value := getattr(launch, name)) is not None), default
+    )
+
+
+def short_places(launches: list[Launch]) -> list[str]:
+    """Where each launch was read: its line, and the file's name where they come from several."""
+    parts = [launch.where.rpartition(":") for launch in launches]
+    several = len({file for file, *_ in parts}) > 1
+    return [f"{Path(file).name}:{line}" if several else line for file, _, line in parts]
+
+
+KNOBS = ("max_num_seqs", "max_num_batched_tokens")
+
+
+def serve_flags(max_num_seqs: int, max_num_batched_tokens: int) -> str:
+    """The two flags as ``vllm serve`` takes them."""
+    return f"--max-num-seqs {max_num_seqs} --max-num-batched-tokens {max_num_batched_tokens}"

@@ -1,0 +1,66 @@
+"""The carried load runs of a real server, for the lesson."""
+
+import csv
+import math
+from pathlib import Path
+
+import numpy as np
+from IPython.display import Markdown
+
+from ..reading import DATA, Window, read_scrapes
+from ..units import InputError
+from .advice import longest_length, observed_request
+from .rules import Verdict, check
+
+FOLDER = DATA / "load"
+
+
+def verdict_of_run(metrics: str, launches: str = "") -> Verdict:
+    """The verdict on a carried run (``mns24``) with its launch, or on scrapes and launches of your
+    own. Raises InputError."""
+    carried = FOLDER / f"{metrics}.prom"
+    if Path(metrics).name == metrics and carried.is_file():
+        return check(
+            Window(tuple(read_scrapes([carried]))), [launches or carried.with_suffix(".csv")]
+        )
+    if not Path(metrics).exists():
+        names = ", ".join(sorted(path.stem for path in FOLDER.glob("*.prom")))
+        raise InputError(f"{metrics}: no such file or folder; carried runs: {names}")
+    return check(Window(tuple(read_scrapes([metrics]))), [launches] if launches else [])
+
+
+def burst_runs() -> np.ndarray:
+    """The carried runs of one burst that differ in max_num_seqs only, as a record array."""
+    with (FOLDER / "runs.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(line for line in file if line[0] != "#"))
+    names = ("max_num_seqs", "preemptions", "steps", "tokens_per_step", "kv_cache_usage_peak")
+    kept = [
+        tuple(float(row[name]) for name in names)
+        for row in rows
+        if row["run"].startswith("fix") and row["run"].endswith("_mnbt2048")
+    ]
+    return np.sort(np.array(kept, dtype=[(name, float) for name in names]), order="max_num_seqs")
+
+
+def lengths_table(verdict: Verdict) -> Markdown:
+    """What the histograms tell of the finished requests' lengths, and how many fit."""
+    window, request = verdict.window, observed_request(verdict.window)
+    if request is None:
+        return Markdown("The scrapes hold no finished request, so its length is not known.")
+    means = [window.histogram(name).mean for name in ("prompt_length", "output_length")]
+    rows = [
+        ("mean", math.inf if None in means else sum(means), "measured: sum / count"),
+        ("95th percentile", request.length, "estimated: buckets and mean"),
+        ("none is longer than", longest_length(window), "measured: upper ends of the buckets"),
+    ]
+    pool, lines = (
+        verdict.server.pool(window),
+        [
+            "| length of a finished request | tokens | fit in the pool | |",
+            "| --- | ---: | ---: | --- |",
+        ],
+    )
+    for name, length, how in rows:
+        fit = f"{pool.requests(int(length)):,}" if pool and math.isfinite(length) else "?"
+        lines.append(f"| {name} | {length:,.0f} | {fit} | {how} |".replace("| inf |", "| ? |"))
+    return Markdown("\n".join(lines))

@@ -1,0 +1,41 @@
+"""From files to records: server logs, tables, lengths, load runs, /metrics."""
+
+from .bench_results import BENCH_COLUMNS, read_bench_results
+from .files import check_writable, whole_file, write_whole
+from .json_records import read_json
+from .lengths import read_lengths
+from .log import read_log
+from .log_formats import FATAL
+from .log_messages import arguments
+from .metrics import HISTOGRAMS, Scrape, parse_scrapes, read_scrapes, stamped
+from .scrape_series import Window, lengths_of
+from .sources import is_log, read_source, sources_of
+from .tables import COLUMNS, DATA, locate, read_launches, write_launches
+
+__all__ = [
+    "BENCH_COLUMNS",
+    "COLUMNS",
+    "DATA",
+    "FATAL",
+    "HISTOGRAMS",
+    "Scrape",
+    "Window",
+    "is_log",
+    "arguments",
+    "check_writable",
+    "lengths_of",
+    "locate",
+    "parse_scrapes",
+    "read_bench_results",
+    "read_json",
+    "read_launches",
+    "read_lengths",
+    "read_log",
+    "read_scrapes",
+    "read_source",
+    "sources_of",
+    "stamped",
+    "whole_file",
+    "write_launches",
+    "write_whole",
+]

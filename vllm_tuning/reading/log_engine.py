@@ -1,0 +1,445 @@
+"""One engine's readings to its launch: the rank that limits it, derived figures, and the outcome.
+
+Figures are in GiB as printed until the record is made. Derived figures are differences of printed
+ones, rounded to their digits, and each is named in ``warnings``.
+"""
+
+from dataclasses import replace
+
+from ..launch import KNOBS, Launch
+from ..law import agrees
+from ..releases import release
+from ..units import GIB
+from .log_failure import failure_of
+from .log_formats import ENGINE, ERROR, FLAGS, LATE, LOAD, POOL, PROFILE, SERVER
+from .log_messages import Reading, arguments
+from .tables import COLUMNS
+
+BUFFER = 150 * 2**20  # bytes that vLLM subtracts from the --kv-cache-memory it proposes
+
+
+DEFAULT_SEQS = {2048: 256, 8192: 1024, 16384: 1024}  # of vllm serve on CUDA, by its default mnbt
+
+
+_ROUNDING = 0.0101  # GiB between two readings of one figure
+
+
+_ATTRIBUTES = {  # figures of the table whose names are not the record's
+    "weights": "model_weights",
+    "consumed": "non_torch",
+    "peak": "peak_activation",
+    "peak_torch": "peak_activation",
+    "peak_with_graphs": "peak_activation",
+    "total": "total_memory",
+    "kv": "kv_cache",
+    "kv_set": "kv_cache",
+    "tokens": "kv_cache_tokens",
+    "blocks": "num_gpu_blocks",
+    "concurrency": "max_concurrency",
+    "graphs": "cuda_graph",
+    "graphs_estimated": "cuda_graph_estimated",
+    "utilization": "gpu_memory_utilization",
+    "version": "vllm_version",
+    "exact": "kv_cache",
+}
+
+
+def launch_of(readings: list[Reading], where: str) -> Launch:
+    """The record of one engine; ``where`` is the file and line it begins at."""
+    return _Engine(readings).launch(where)
+
+
+class _Engine:
+    """What was asked of an engine, what its ranks measured, and what must be said about it."""
+
+    def __init__(self, readings: list[Reading]):
+        self.readings = readings
+        self.warnings: dict[str, None] = {}
+        self.asked, self.config = {}, {}
+        for reading in readings:
+            if reading.row.stage == SERVER:
+                self.asked = self.asked | arguments(reading.values)
+            elif reading.row.stage == ENGINE and not self.config:
+                self.config = arguments(reading.values)
+        begin = next((r.number for r in readings if r.row.stage == ENGINE), None)
+        flags = [r for r in readings if r.row.stage == FLAGS]
+        self.flags = [r.values for r in flags if begin is None or r.number < begin] or [
+            r.values for r in flags
+        ]
+        self.version = self.first("version", ENGINE, SERVER, PROFILE, LATE)
+        self.release = release(self.version)
+        self.ranks = self._ranks()
+        self.rank = self._limiting()
+
+    def warn(self, *names: str) -> None:
+        self.warnings.update(dict.fromkeys(names))
+
+    def all(self, name: str, *stages: int) -> list:
+        return [
+            r.values[name]
+            for r in self.readings
+            if name in r.values and (not stages or r.row.stage in stages)
+        ]
+
+    def first(self, name: str, *stages: int):
+        """The first figure of that name, looked for stage by stage."""
+        return next((value for stage in stages for value in self.all(name, stage)), None)
+
+    def derived(self, name: str, gib: float) -> float:
+        """A difference of printed figures, to their digits, and a warning that it is one."""
+        self.warn(f"derived_{name}")
+        return round(gib, 2)
+
+    # ---------------------------------------------------------------- ranks
+
+    def _ranks(self) -> list[dict]:
+        """The figures of each writer, exact ones first; of several profiles, the tightest."""
+        written: dict[tuple, list] = {}
+        for reading in self.readings:
+            if reading.row.stage in (LOAD, PROFILE, LATE):
+                process = reading.process
+                key = process[1:] if process.pid else process
+                written.setdefault(key, []).append(reading)
+        order = {PROFILE: 0, LATE: 1, LOAD: 2}
+        ranks = []
+        for group in written.values():
+            rank = {}
+            for reading in sorted(
+                group,
+                key=lambda r: (
+                    "exact" not in r.values,
+                    order[r.row.stage],
+                    -(_non_kv(r.values) or 0),
+                    r.values.get("kv", 0),
+                ),
+            ):
+                rank = reading.values | rank
+            ranks.append(rank | {"non_kv": _non_kv(rank)})
+        return ranks
+
+    def _limiting(self) -> dict:
+        """The rank with the largest non-KV total, else the smallest pool, else the most weights."""
+        if any(rank["non_kv"] is not None for rank in self.ranks):
+            return max(
+                (rank for rank in self.ranks if rank["non_kv"] is not None),
+                key=lambda rank: rank["non_kv"],
+            )
+        if any("kv" in rank for rank in self.ranks):
+            return min(self.ranks, key=lambda rank: rank.get("kv", float("inf")))
+        return max(self.ranks, key=lambda rank: rank.get("weights", -1), default={})
+
+    def _ranks_differ(self) -> bool:
+        for name in ("weights", "non_torch", "peak", "non_kv", "kv"):
+            values = [rank[name] for rank in self.ranks if rank.get(name) is not None]
+            if values and max(values) - min(values) > _ROUNDING:
+                return True
+        return False
+
+    # ---------------------------------------------------------------- memory
+
+    def _memory(self) -> dict:
+        """The memory attributes of the record, GiB, and whether graphs were charged."""
+        rank = self.rank
+        weights, peak, non_torch = (rank.get(name) for name in ("weights", "peak", "non_torch"))
+        requested = rank.get("requested", self.first("requested", PROFILE, LOAD, LATE, ERROR))
+        total = rank.get("total", self.first("total", PROFILE, LOAD, LATE, ERROR))
+        if total is None and requested and self.utilization:
+            total = self.derived("total_memory", requested / self.utilization)
+        estimate = rank.get("graphs_estimated", self.first("graphs_estimated", PROFILE, LATE))
+        charged = True if self.all("charged") else False if self.all("uncharged") else None
+        pays = charged if charged is not None else self.release >= (0, 20, 2)
+        charge = (estimate or 0.0) if pays else 0.0
+        if peak is None and "peak_torch" in rank and weights is not None:
+            peak = self.derived("peak_activation", rank["peak_torch"] - weights)
+        if peak is None and "peak_with_graphs" in rank:
+            peak = rank["peak_with_graphs"]
+            if charge:
+                peak = self.derived("peak_activation", peak - charge)
+        if non_torch is None and "consumed" in rank and weights is not None:
+            non_torch = self.derived("non_torch", rank["consumed"] - weights)
+        pool = self._pool(requested, charge)
+        if estimate and not pays:
+            self.warn("graph_estimate_not_charged")
+        budget = (
+            requested
+            if requested is not None or not total
+            else (total * self.utilization if self.utilization else None)
+        )
+        terms = (budget, weights, non_torch, peak, pool)
+        if (
+            None not in terms
+            and "profiling_skipped" not in self.warnings
+            and abs(budget - weights - non_torch - peak - charge - pool) > 0.035
+        ):
+            self.warn("balance_does_not_close")
+        return {
+            "total_memory": total,
+            "model_weights": weights,
+            "non_torch": non_torch,
+            "peak_activation": peak,
+            "kv_cache": pool,
+            "cuda_graph_estimated": estimate,
+            "cuda_graph": rank.get("graphs", self.first("graphs", LATE)),
+            "charged": charged,
+        }
+
+    def _pool(self, requested: float | None, charge: float) -> float | None:
+        """GiB that the limiting rank leaves: its own print, else requested - its non-KV total."""
+        given = self.first("kv_set", PROFILE)
+        if given is not None:
+            self.warn("profiling_skipped")
+            return given
+        if "kv" in self.rank:
+            return self.rank["kv"]
+        printed = [rank for rank in self.ranks if "kv" in rank]
+        used = self.rank.get("non_kv")
+        equals = [rank for rank in printed if rank["non_kv"] == used]
+        if used is not None and requested is not None and not equals:
+            return self.derived("kv_cache", requested - used - charge)
+        return min((rank["kv"] for rank in printed), default=self.first("kv_left", ERROR))
+
+    def _exact(self, gib: float | None) -> float | None:
+        """The pool in bytes, to the byte where the log or the arguments hold it so.
+
+        The proposed --kv-cache-memory is short of the pool by 150 MiB and the graphs: exact where
+        no graphs are taken.
+        """
+        rank, derived = self.rank, False
+        if "exact" in rank and "kv" in rank:
+            self.warn("exact_figures")
+            return _bytes(rank["kv"])
+        exact = rank.get("kv_bytes")
+        if "profiling_skipped" in self.warnings:
+            exact = self.asked.get("kv_cache_memory_bytes")
+        elif (
+            exact is None
+            and rank.get("graphs") == 0
+            and (self.config.get("enforce_eager") == "True")
+        ):
+            derived = "fit_bytes" in rank
+            exact = rank["fit_bytes"] + BUFFER if derived else None
+        if exact is None or gib is None or abs(exact / GIB - gib) > _ROUNDING:
+            return _bytes(gib)
+        if derived:
+            self.warn("exact_kv_cache")
+        return float(exact)
+
+    # ---------------------------------------------------------------- blocks and tokens
+
+    def _blocks(self) -> dict:
+        """Tokens, concurrency, block size and blocks of the pool."""
+        sizes = [r.values for r in self.readings if "tokens" in r.values]
+        smallest = min(sizes, key=lambda values: values["tokens"], default={})  # of the ranks
+        tokens = smallest.get("tokens")
+        concurrency = smallest.get("concurrency", min(self.all("concurrency"), default=None))
+        counted = [r.values for r in self.readings if "device" in r.values and "blocks" in r.values]
+        blocks = counted[0]["blocks"] if counted else self.first("blocks", POOL)
+        size = (
+            self.first("hybrid_block", FLAGS)
+            or self.first("block_size", FLAGS)
+            or self.asked.get("block_size")
+        )
+        size = size or self.rank.get("block_size")
+        if counted and tokens is None:
+            size = size or self._block_size(counted[0], concurrency)
+            if size and blocks:
+                tokens = blocks * size
+                self.warn("derived_kv_cache_tokens")
+        if tokens is None:
+            tokens = self.rank.get("kv_cache_tokens", self.first("tokens_left", ERROR))
+        measured = [r.number for r in self.readings if {"kv", "kv_set"} & set(r.values)]
+        override = self.asked.get("num_gpu_blocks_override") or next(
+            (
+                r.values["override"]
+                for r in self.readings
+                if "override" in r.values and measured and r.number > max(measured)
+            ),
+            None,
+        )  # before, graphs are profiled so
+        if override:
+            self.warn("blocks_overridden")
+        return {
+            "kv_cache_tokens": tokens or None,
+            "max_concurrency": concurrency,
+            "block_size": size,
+            "num_gpu_blocks": override or blocks or self.rank.get("num_gpu_blocks"),
+        }
+
+    def _block_size(self, counted: dict, concurrency: float | None) -> int | None:
+        """Tokens of a block, not printed by V0: what the concurrency gives, else 16 on GPUs."""
+        blocks, length = counted["blocks"], self.first("max_model_len", POOL)
+        if not blocks:
+            return None
+        if concurrency and length:
+            low, high = ((concurrency + slack) * length / blocks for slack in (-0.0051, 0.0051))
+            return next((size for size in (16, 32, 64, 128, 8, 256) if low <= size <= high), None)
+        if counted["device"].upper() not in ("GPU", "CUDA", "ROCM"):
+            return None
+        self.warn("block_size_assumed")
+        return 16
+
+    def _is_hybrid(self, tokens: int | None, concurrency: float | None, length: int | None) -> bool:
+        """Whether layers of several kinds share the pool, so that tokens are no measure of it."""
+        if self.all("hybrid") or self.all("hybrid_block"):
+            return True
+        if not (tokens and concurrency and length):
+            return False
+        if not agrees(concurrency, tokens, length):
+            return True
+        rounded = tokens % 1000 == 0  # as people quote it
+        return length % 16 == 0 and (tokens + 1) % 16 > 1 and not rounded
+
+    # ---------------------------------------------------------------- what was asked
+
+    @property
+    def asked_in_full(self) -> bool:
+        """Whether all that differs from the defaults was printed, so that the rest is known."""
+        return any(
+            "non-default" in r.row.anchor.pattern and _is_closed(r.values.get("flags", ""))
+            for r in self.readings
+        )
+
+    @property
+    def utilization(self) -> float | None:
+        printed = (
+            self.rank.get("utilization"),
+            self.asked.get("gpu_memory_utilization"),
+            self.first("utilization", PROFILE, LATE, ERROR),
+        )
+        value = next((value for value in printed if value is not None), None)
+        if value is None and self.asked_in_full and self.release >= (0, 4):
+            self.warn("defaults_assumed")
+            return 0.92 if self.release >= (0, 20, 2) else 0.9
+        return value if value is None or 0 < value <= 1 else None
+
+    def _seqs_and_tokens(self) -> dict:
+        """max_num_seqs and max_num_batched_tokens: the last line before the engine's holds."""
+
+        def in_force(name):
+            return next((v[name] for v in reversed(self.flags) if name in v), None)
+
+        tokens, seqs = (self.rank.get(name) for name in reversed(KNOBS))
+        tokens = (
+            tokens or in_force("max_num_batched_tokens") or self.asked.get("max_num_batched_tokens")
+        )
+        seqs = seqs or self.asked.get("max_num_seqs") or in_force("max_num_seqs")
+        server = any(r.process.name.startswith("APIServer") for r in self.readings)
+        if (
+            seqs is None
+            and server
+            and self.asked_in_full
+            and self.release >= (0, 9)
+            and self.config.get("device_config") == "cuda"
+            and "max_num_batched_tokens" not in self.asked
+        ):
+            seqs = DEFAULT_SEQS.get(tokens)
+            if seqs:
+                self.warn("defaults_assumed")
+        return {"max_num_seqs": seqs, "max_num_batched_tokens": tokens}
+
+    def _max_model_len(self) -> int | None:
+        return (
+            self.first("max_model_len", POOL)
+            or self.config.get("max_seq_len")
+            or self.first("max_model_len", ERROR)
+            or self.asked.get("max_model_len")
+            or self.first("max_model_len", FLAGS)
+            or self.rank.get("max_model_len")
+        )
+
+    def launch(self, where: str) -> Launch:
+        memory = self._memory()
+        charged, pool = memory.pop("charged"), memory.pop("kv_cache")
+        peak = memory["peak_activation"]
+        blocks, length = self._blocks(), self._max_model_len()
+        error, last_words = failure_of(self.readings)
+        if (
+            not error
+            and not blocks["kv_cache_tokens"]
+            and (pool is not None and pool <= 0 or 0 in self.all("blocks", POOL))
+        ):
+            error = f"No available memory for the cache blocks: {pool or 0:g} GiB"
+        error = error or last_words
+        status = "failed" if error else "ok"
+        launch = Launch(
+            source=where,
+            where=where,
+            vllm_version=self.version,
+            status=status,
+            error=error,
+            model=self.config.get("model")
+            or self.asked.get("model")
+            or self.asked.get("model_tag"),
+            kv_cache_dtype=self.config.get("kv_cache_dtype") or self.asked.get("kv_cache_dtype"),
+            **{
+                name: self.config.get(name) or self.asked.get(name)
+                for name in ("tensor_parallel_size", "pipeline_parallel_size")
+            },
+            **self._seqs_and_tokens(),
+            **blocks,
+            max_model_len=length,
+            gpu_memory_utilization=self.utilization,
+            kv_cache=self._exact(pool),
+            cuda_graph_charged=charged,
+            **{name: _bytes(gib) for name, gib in memory.items()},
+        )
+        if self._is_hybrid(blocks["kv_cache_tokens"], blocks["max_concurrency"], length):
+            self.warn("hybrid_kv")
+        if self._ranks_differ():
+            self.warn("ranks_differ")
+        if memory["non_torch"] is not None and memory["non_torch"] < 0:
+            self.warn("negative_non_torch")
+        if pool is not None and pool <= 0 and status == "failed":
+            self.warn("negative_kv_cache")
+        if self.config.get("speculative_config"):
+            self.warn("speculative_decoding")
+        if self.all("preempted"):
+            self.warn("preempted")
+        if (
+            peak is None
+            and "profiling_skipped" not in self.warnings
+            and (pool is not None or launch.kv_cache_tokens)
+        ):
+            old = self.release and (self.release < (0, 6, 4) or (0, 8) <= self.release < (0, 9, 1))
+            self.warn("older_format" if old else "activation_not_printed")
+        if pool is not None or launch.kv_cache_tokens:
+            self.warn(*(f"{name}_not_printed" for name in KNOBS if getattr(launch, name) is None))
+        if status == "ok" and pool is None and launch.kv_cache_tokens is None:
+            self.warn("incomplete")
+        for name in (name for reading in self.readings for name in reading.unreadable):
+            attribute = _ATTRIBUTES.get(name, name)
+            if getattr(launch, attribute, "") is None:
+                self.warn(f"unreadable_{attribute}")
+        return replace(launch, warnings=tuple(self.warnings), **_out_of_range(launch))
+
+
+def _non_kv(values: dict) -> float | None:
+    """The non-KV total of a rank, GiB: as printed, else the sum of its terms."""
+    if values.get("non_kv") is not None:
+        return values["non_kv"]
+    terms = [values.get(name) for name in ("weights", "non_torch", "peak")]
+    return None if None in terms else sum(terms)
+
+
+def _out_of_range(launch: Launch) -> dict:
+    """The attributes that launches.csv would refuse, as None."""
+    refused = {}
+    for column in COLUMNS.values():
+        value = column.to_json(getattr(launch, column.attribute))
+        if isinstance(value, (int, float)) and (
+            column.low is not None
+            and value < column.low
+            or column.high is not None
+            and value > column.high
+        ):
+            refused[column.attribute] = None
+    return refused
+
+
+def _is_closed(flags: str) -> bool:
+    """Whether a printed dict is there to its end."""
+    return 0 < flags.count("{") <= flags.count("}")
+
+
+def _bytes(gib: float | None) -> float | None:
+    return None if gib is None else gib * GIB

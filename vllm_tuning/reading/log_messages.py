@@ -1,0 +1,260 @@
+"""From the text of a server log to readings: the lines of the table, with their figures.
+
+A line counts only where a message of vLLM begins: the same words in a prompt, in a traceback's
+source line or in prose are passed over.
+"""
+
+import json
+import re
+from typing import Iterator, NamedTuple
+
+from ..units import GIB, LARGEST_COUNT, parse_size
+from .log_formats import ANCHORS, ERROR, FORMATS, MARK, SERVER, Format, figure
+from .log_text import CUT, Flat, Line, Process, joined, lines_of, passages, writer_of
+
+_CLASS = re.compile(r"(?:[A-Za-z_][\w.]*(?:Error|Exception):|Value error,) \Z|[A-Za-z_][\w.]*\Z")
+
+
+_LED = re.compile(r"\b(?:failed|error|failure|exception)\b[^:'\"]{0,40}[:'] ?\Z", re.IGNORECASE)
+
+
+_SHELL = re.compile(
+    r"\s*+(?:(?:[#+$>]|CMD:|command:|exec|nohup|env|sudo|[A-Z_]+=\S*|\S*/"
+    r"|\S*python[\d.]*|-m)\s*+)*+\Z",
+    re.IGNORECASE,
+)
+
+
+_ENGINE = re.compile(r"Engine (\d+):\s*\Z")
+
+
+class Reading(NamedTuple):
+    """One line by its number: who wrote it, its row, its figures, or those it should have held."""
+
+    number: int
+    text: str
+    process: Process
+    row: Format
+    values: dict
+    unreadable: tuple = ()
+    service: str = ""
+
+
+def readings(read) -> Iterator[Reading]:
+    """Every line that the table knows, in order; ``read(size)`` gives the file's bytes."""
+    for first, text in passages(read):
+        flat = Flat(lines_of(first, text))
+        hits = [
+            (match.start(), *flat.locate(match.start())) for match in ANCHORS.finditer(flat.text)
+        ]
+        beginning = {
+            index for _, index, offset in hits if not flat.lines[index].text[:offset].strip()
+        }
+        for position, index, offset in hits:
+            rows = [row for row in FORMATS if row.anchor.match(flat.text, position)]
+            if found := _reading(flat, index, offset, rows, beginning):
+                yield found
+
+
+def _reading(
+    flat: Flat, index: int, offset: int, rows: list[Format], beginning: set[int]
+) -> Reading | None:
+    """The reading of the message that begins at ``offset`` of a line, if one begins there.
+
+    A terminal may have wrapped its prefix onto lines before, and the message onto lines after.
+    """
+    lines, line = flat.lines, flat.lines[index]
+    first = index
+    while first and index - first < 3 and not lines[first].fresh:
+        first -= 1
+    last = index + 1
+    while (
+        last < len(lines)
+        and last - index < 400
+        and last not in beginning
+        and not lines[last].fresh
+        and lines[last].text.strip()
+        and lines[last].service == line.service
+    ):
+        last += 1
+    head = line.text[offset:]
+    sentence = joined([line._replace(text=head), *lines[index + 1 : last]])
+    error = _wrapped(lines[index:last], head, flat.width)
+    missed = None
+    for row in rows:
+        for begin in dict.fromkeys((first, index)):
+            before = joined([*lines[begin:index], line._replace(text=line.text[:offset])])
+            process, lead = _placed(before, row.stage)
+            if process is not None:
+                break
+        else:
+            continue
+        if engine := _ENGINE.search(before):
+            process = Process(f"EngineCore_DP{int(engine[1])}")
+        match = _best(row.pattern.match(head), row.pattern.match(sentence), head, sentence)
+        if not match:
+            missed = missed or Reading(
+                line.number, line.text, process, row, {}, service=line.service
+            )
+            if row.stage == ERROR:
+                missed = missed._replace(values={"reason": _one_line(lead + error)})
+            continue
+        values = {
+            name: figure(name, text) for name, text in match.groupdict().items() if text is not None
+        }
+        if "exact" in values:
+            values = exact_figures(values["exact"])
+        if row.stage == ERROR or {"generic", "fatal"} & set(values):
+            values |= {"reason": _one_line(lead + error), "logged": "ERROR" in before}
+        return Reading(line.number, line.text, process, row, values, service=line.service)
+    if missed:
+        names = {name: None for row in rows for name in row.pattern.groupindex}
+        return missed._replace(unreadable=tuple(names))
+    return None
+
+
+def _placed(before: str, stage: int) -> tuple[Process | None, str]:
+    """Who wrote the message after ``before``, None if none begins there; and its class of error."""
+    if stage in (ERROR, MARK) and (lead := _CLASS.search(before)):
+        if (writer := writer_of(before[: lead.start()])) is not None:
+            return writer, lead[0]
+    if stage == ERROR and _LED.search(before) and not re.search("request|prompt", before):
+        return Process(), ""
+    if stage == SERVER and _SHELL.match(before):
+        return Process(), ""
+    return writer_of(before), ""
+
+
+def _best(
+    single: re.Match | None, whole: re.Match | None, head: str, sentence: str
+) -> re.Match | None:
+    """The match over a wrapped sentence where it says more than its first line alone.
+
+    None where a figure at the end of the line may go on in the next, which cannot be read.
+    """
+    goes_on = (
+        single
+        and single.end() == len(head)
+        and head[-1:].isdigit()
+        and re.match(r"[\d.,]", sentence[len(head) :])
+    )
+    if not whole:
+        return None if goes_on else single
+    if not single:
+        return whole
+    more = sum(v is not None for v in whole.groups()) > sum(v is not None for v in single.groups())
+    return whole if more or goes_on or "flags" in single.groupdict() else single
+
+
+def _wrapped(lines: list[Line], head: str, width: int) -> str:
+    """An error from ``head`` on: it goes on where its line is as wide as the terminal was.
+
+    Where no width shows, vLLM's own sentences go on until they end.
+    """
+    text = head
+    for line, following in zip(lines, lines[1:]):
+        ended = text.rstrip()[-1:] in ".!?)]'\""
+        if len(line.text) != width if width else ended or len(following.text) > len(line.text):
+            break
+        text += following.text
+    return text
+
+
+def _one_line(error: str) -> str:
+    """An error in one line, without the dump of its input."""
+    error = re.sub(r"\s*\[type=.*", "", error.replace(CUT, ""), flags=re.DOTALL)
+    return " ".join(error.split()).rstrip("'")[:600]
+
+
+_TEXTS = (
+    "model",
+    "model_tag",
+    "kv_cache_dtype",
+    "device_config",
+    "enforce_eager",
+    "speculative_config",
+)
+
+
+_SIZES = (
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "max_model_len",
+    "max_seq_len",
+    "block_size",
+    "tensor_parallel_size",
+    "pipeline_parallel_size",
+    "num_gpu_blocks_override",
+    "kv_cache_memory_bytes",
+)
+
+
+_NAMES = "|".join((*_TEXTS, *_SIZES, "gpu_memory_utilization"))
+
+
+_ARGUMENT = re.compile(
+    rf"(?<![\w.-])['\"]?({_NAMES})['\"]?\s*[:=]\s*"
+    r"('[^']*'|\"[^\"]*\"|[^\s,)}]+)(?=\s*[,)}])"
+)
+
+
+_OPTION = re.compile(rf"--({_NAMES.replace('_', '-')})[ =]('[^']*'|\"[^\"]*\"|[^\s'\"]+)(?=\s|\Z)")
+
+
+def arguments(values: dict) -> dict:
+    """The arguments in a dict, a Namespace, an engine's config, or on a command line."""
+    if "command" in values:
+        found = _OPTION.findall(values["command"])
+        if model := re.match(r"([^\s-]\S*)(?:\s|\Z)", values["command"]):
+            found.append(("model", model[1]))
+    else:
+        found = _ARGUMENT.findall(values.get("flags", ""))
+    parsed = {}
+    for name, text in found:
+        name, text = name.replace("-", "_"), text.strip("'\"")
+        if name in parsed or CUT in text or text in ("", "None"):
+            continue
+        try:
+            parsed[name] = (
+                parse_size(text) if name in _SIZES else text if name in _TEXTS else float(text)
+            )
+        except ValueError:
+            continue
+    return parsed
+
+
+_BYTES = {
+    "total_memory": "total",
+    "requested_memory": "requested",
+    "model_weights": "weights",
+    "non_torch": "non_torch",
+    "peak_activation": "peak",
+    "kv_cache": "kv",
+    "cuda_graph_estimated": "graphs_estimated",
+    "cuda_graph": "graphs",
+}
+
+
+_WHOLE = ("kv_cache_tokens", "num_gpu_blocks", "block_size", *_SIZES)
+
+
+def exact_figures(text: str) -> dict:
+    """The figures that launching/plugin.py wrote, under the table's names: GiB with every digit."""
+    try:
+        written = json.loads(text)
+    except ValueError:
+        return {}
+    figures = {"exact": True}
+    for name, value in written.items():
+        if name == "vllm_version" and isinstance(value, str) and value.isprintable():
+            figures["version"] = value
+        if type(value) not in (int, float) or not abs(value) < 1e9 * GIB:
+            continue
+        if name in _BYTES:
+            figures[_BYTES[name]] = value / GIB
+        elif name == "gpu_memory_utilization":
+            figures["utilization"] = value
+        elif name in _WHOLE and type(value) is int and 0 < value < LARGEST_COUNT:
+            figures[name] = value
+    terms = [figures.get(name) for name in ("weights", "non_torch", "peak")]
+    return figures if None in terms else figures | {"non_kv": sum(terms)}

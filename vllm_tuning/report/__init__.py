@@ -1,0 +1,21 @@
+"""What people read: text, HTML, the executed notebook."""
+
+from .budget_text import capacity_text
+from .load_text import check_text
+from .measure_text import measured_text, plan_text, step_text
+from .page import write_reports
+from .scheduler_text import simulation_text
+from .text import answer_text, fit_text, launches_text
+
+__all__ = [
+    "answer_text",
+    "capacity_text",
+    "check_text",
+    "fit_text",
+    "launches_text",
+    "measured_text",
+    "plan_text",
+    "simulation_text",
+    "step_text",
+    "write_reports",
+]

@@ -1,1 +1,0 @@
-"""The V1 scheduler step by step: its rules, simulations, traces, step times."""
