@@ -12,7 +12,7 @@ BIN = .venv/bin
 READY = .venv/ready
 VLLM_READY = .venv-vllm/ready
 
-.PHONY: help setup report test test-vllm lab notebooks benchmark lock clean
+.PHONY: help setup report test lint test-vllm lab notebooks benchmark lock clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
@@ -24,6 +24,11 @@ report: $(READY) ## write a report to reports/ (LAUNCHES=data/NAME INPUT_LEN=102
 
 test: $(READY) ## run the tests (ARGS='-k wheel' for some of them)
 	$(BIN)/python -m pytest -n auto --dist loadfile $(ARGS)
+
+lint: $(READY) ## check layout, style and types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
 
 test-vllm: $(READY) $(VLLM_READY) ## test with the real vLLM 0.32 on the CPU: heavy, see tests/vllm/README.md
 	VLLM_TUNING_VLLM="$(CURDIR)/.venv-vllm" $(BIN)/python -m pytest tests/vllm $(ARGS)

@@ -247,7 +247,7 @@ def _nothing(
         0.0,
         0.0,
         0,
-        {name: reason for name in ("k1", "a1", "k2", "a2", "k")},
+        dict.fromkeys(("k1", "a1", "k2", "a2", "k"), reason),
         (),
         tuple(notices),
     )

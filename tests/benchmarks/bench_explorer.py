@@ -16,8 +16,8 @@ from vllm_tuning.explorer import Explorer
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from conftest import BROWSER, chromium  # noqa: E402
-from lab import jupyterlab, wait  # noqa: E402
+from conftest import BROWSER, chromium
+from lab import jupyterlab, wait
 
 NAME, TURNS, LIMIT, CALLBACK = "llama-3-8b-2-layers", 15, 0.6, 0.120
 CELLS = [

@@ -94,9 +94,9 @@ def test_the_samplers_bytes(name, branch):
 
 def test_the_models_bytes_and_what_the_peak_misses():
     said, _ = fitted(lambda t: t.peak / t.widths, [t for t in TOLD if t.dense and t.model_runs])
-    assert estimates.K1_PER_WIDTH == pytest.approx(said, rel=1e-3)
+    assert pytest.approx(said, rel=1e-3) == estimates.K1_PER_WIDTH
     missed = each(lambda t: t.peak / estimates.activation(t.config, t.server).value - 1, TOLD)
-    assert estimates.PEAK_SPREAD == pytest.approx(np.percentile(abs(missed), 90) / 1.645, rel=0.01)
+    assert pytest.approx(np.percentile(abs(missed), 90) / 1.645, rel=0.01) == estimates.PEAK_SPREAD
 
 
 @pytest.mark.parametrize("kind", estimates.NON_TORCH)
@@ -108,9 +108,9 @@ def test_non_torch_memory(kind):
 def test_weights_beside_the_matrices():
     counted = [t for t in TOLD if t.server.weights is None]
     rest = fitted(lambda t: t.beside, [t for t in counted if not t.config.multimodal])
-    assert estimates.REST == pytest.approx(rest, abs=0.001)
+    assert pytest.approx(rest, abs=0.001) == estimates.REST
     tower = fitted(lambda t: t.beside - rest[0], [t for t in counted if t.config.multimodal])
-    assert estimates.TOWER == pytest.approx(tower, abs=0.01)
+    assert pytest.approx(tower, abs=0.01) == estimates.TOWER
 
 
 def test_the_pool_of_h100_and_a100_without_a_launch():

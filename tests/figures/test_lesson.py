@@ -295,7 +295,7 @@ def test_exercise_3_agrees_with_the_least_squares():
 
 def test_exercise_4_is_what_the_pool_holds(exact_launches):
     first = exact_launches[0]
-    assert A == first["kv_cache_bytes"] + first["peak_activation_bytes"]
+    assert first["kv_cache_bytes"] + first["peak_activation_bytes"] == A
     pool = Pool(model_of([EXACT]), WORK, 1)
     assert bold(4) == [
         str(int(pool.concurrency(seqs, tokens))) for seqs, tokens in ((310, 16384), (512, 6888))

@@ -31,6 +31,7 @@ TARGETS = {
     "setup",
     "report",
     "test",
+    "lint",
     "test-vllm",
     "lab",
     "notebooks",

@@ -12,16 +12,33 @@ HEADER = "max_num_seqs,max_num_batched_tokens,kv_cache_gib\n"
 
 
 def test_columns_are_the_json_names_of_the_contract():
-    assert (
-        list(COLUMNS)
-        == (
-            "source vllm_version model tensor_parallel_size pipeline_parallel_size max_num_seqs "
-            "max_num_batched_tokens max_model_len total_memory_gib gpu_memory_utilization "
-            "model_weights_gib non_torch_gib peak_activation_gib cuda_graph_gib "
-            "cuda_graph_estimated_gib cuda_graph_charged kv_cache_gib kv_cache_tokens block_size "
-            "num_gpu_blocks max_concurrency kv_cache_dtype status error warnings"
-        ).split()
-    )
+    assert list(COLUMNS) == [
+        "source",
+        "vllm_version",
+        "model",
+        "tensor_parallel_size",
+        "pipeline_parallel_size",
+        "max_num_seqs",
+        "max_num_batched_tokens",
+        "max_model_len",
+        "total_memory_gib",
+        "gpu_memory_utilization",
+        "model_weights_gib",
+        "non_torch_gib",
+        "peak_activation_gib",
+        "cuda_graph_gib",
+        "cuda_graph_estimated_gib",
+        "cuda_graph_charged",
+        "kv_cache_gib",
+        "kv_cache_tokens",
+        "block_size",
+        "num_gpu_blocks",
+        "max_concurrency",
+        "kv_cache_dtype",
+        "status",
+        "error",
+        "warnings",
+    ]
 
 
 def test_any_subset_in_any_order_with_comments_blanks_and_sizes():

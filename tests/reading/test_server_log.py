@@ -519,10 +519,8 @@ def supported(launch, plain, whole):
         (number + 150 * 2**20) / GIB for number in numbers
     }
     for name, value in gib.items():
-        if (
-            abs(value) in numbers
-            or value in exact
-            and (name == "kv_cache" or "exact_figures" in launch.warnings)
+        if abs(value) in numbers or (
+            value in exact and (name == "kv_cache" or "exact_figures" in launch.warnings)
         ):
             continue
         if f"derived_{name}" not in launch.warnings or value not in derived[name]:
@@ -546,10 +544,8 @@ def supported(launch, plain, whole):
         if "defaults_assumed" in launch.warnings and value in assumed:
             continue
         if "derived_kv_cache_tokens" in launch.warnings and (
-            name == "kv_cache_tokens"
-            and value == launch.num_gpu_blocks * launch.block_size
-            or name == "block_size"
-            and value in (8, 16, 32, 64, 128, 256)
+            (name == "kv_cache_tokens" and value == launch.num_gpu_blocks * launch.block_size)
+            or (name == "block_size" and value in (8, 16, 32, 64, 128, 256))
         ):
             continue
         yield name, value
@@ -617,7 +613,7 @@ def compared(launch, expected):
         value = expected.get(key)
         if value is None or key in expected.get("known_but_not_printed", ()):
             continue
-        if (expected.get("id"), key) in WRONG or value == 0 and found[name] is None:
+        if (expected.get("id"), key) in WRONG or (value == 0 and found[name] is None):
             continue  # no blocks and no tokens are blank in launches.csv
         if isinstance(value, float):
             digits = len(repr(value).partition(".")[2])
@@ -625,10 +621,8 @@ def compared(launch, expected):
                 2, digits
             )
         else:
-            same = (
-                found[name] == value
-                or key == "model"
-                and (found[name] or "").rstrip("/").endswith(value)
+            same = found[name] == value or (
+                key == "model" and (found[name] or "").rstrip("/").endswith(value)
             )
         if not same:
             yield key, value, found[name]

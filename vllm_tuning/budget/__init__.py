@@ -9,10 +9,10 @@ from .parameters import layer_parameters, one_table
 from .quantized import quantization
 
 __all__ = [
-    "Capacity",
     "GPUS",
-    "Gpu",
     "RISK",
+    "Capacity",
+    "Gpu",
     "RunningRequest",
     "Server",
     "capacity",

@@ -115,7 +115,7 @@ class Capacity:
             "total_memory_gib": self.budget and self.budget.total_memory / GIB,
             "gpu_memory_utilization": self.budget and self.budget.gpu_memory_utilization,
             "requested_gib": self.budget and self.budget.requested / GIB,
-            **{name: None for name in ("weights", "non_torch", "activation", "cuda_graphs")},
+            **dict.fromkeys(("weights", "non_torch", "activation", "cuda_graphs")),
             **{part.name: part.to_dict() for part in parts},
             "pool_gib": pool and pool.value / GIB,
             "pool_low_gib": pool and pool.low / GIB,
@@ -189,7 +189,7 @@ def capacity(
             f"max_num_batched_tokens {max_num_batched_tokens:,} is below max_num_seqs "
             f"{max_num_seqs:,}; vLLM refuses that"
         )
-    total = gpu_memory or card and GPUS[card].total_memory or given.total_memory
+    total = gpu_memory or (card and GPUS[card].total_memory) or given.total_memory
     seqs, tokens = (
         default_flags(total)
         if total and not (card and card.startswith(SMALL_DEFAULTS))

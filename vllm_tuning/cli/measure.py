@@ -97,10 +97,8 @@ def _sorted(sources) -> tuple[str | None, list[str]]:
 
     def is_config(source):
         path = Path(source)
-        return (
-            path.suffix == ".json"
-            or (path / "config.json").is_file()
-            and not (path / "launches.csv").is_file()
+        return path.suffix == ".json" or (
+            (path / "config.json").is_file() and not (path / "launches.csv").is_file()
         )
 
     for source in sources:

@@ -202,7 +202,7 @@ def _step_time(seconds, load_runs, gpu, config, launches, model):
         return fit_step_time(*(runs[name] for name in RUN_COLUMNS)), None
     if gpu is None:
         return None, "a step has no time of its own: give --gpu, --step-time or --load-runs"
-    config = config or launches and config_beside(launches[0])
+    config = config or (launches and config_beside(launches[0]))
     if not config:
         raise click.UsageError("--gpu needs the model's config.json: give --config FILE")
     launched = [fitted.launch for fitted in model.launches] if model else []

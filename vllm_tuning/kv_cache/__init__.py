@@ -6,10 +6,10 @@ from .model_config import LARGEST_FIGURE, MissingFigure, ModelConfig, read_confi
 from .request_cost import ConfiguredCost, RequestCost, cost_of_request, is_hybrid
 
 __all__ = [
+    "LARGEST_FIGURE",
     "CacheLayout",
     "ConfiguredCost",
     "Group",
-    "LARGEST_FIGURE",
     "MissingFigure",
     "ModelConfig",
     "RequestCost",

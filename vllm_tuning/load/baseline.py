@@ -32,7 +32,7 @@ def baseline(verdict: Verdict) -> dict:
         "baseline_of": "vllm-tuning check",
         "versions": {"vllm_tuning": version("vllm-tuning"), "vllm": launch and launch.vllm_version},
         "configuration": {
-            "model": window.scrapes[0].model or launch and launch.model,
+            "model": window.scrapes[0].model or (launch and launch.model),
             "engines": len(window.engines),
             **{name: launch and getattr(launch, name) for name in _FLAGS},
             "gpu_memory_utilization": _share(window.label("gpu_memory_utilization")),
@@ -82,8 +82,7 @@ def read_baseline(path: str | os.PathLike) -> dict:
             if not (
                 value is None
                 or isinstance(value, str)
-                or isinstance(value, (int, float))
-                and abs(value) < 1e300
+                or (isinstance(value, (int, float)) and abs(value) < 1e300)
             ):
                 raise InputError(f"{path}: {name} is {str(value)[:40]}; expected {expected}")
     return then

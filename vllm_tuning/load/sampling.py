@@ -30,7 +30,7 @@ def samples(interval: float, duration: float) -> int:
 
 def is_url(text: str) -> bool:
     """Also what is meant as one, HOST:8000/metrics, and no file."""
-    return "://" in text or ":" in text and not os.path.exists(text)
+    return "://" in text or (":" in text and not os.path.exists(text))
 
 
 def sample(

@@ -322,7 +322,7 @@ def _candidates(model: MemoryModel, point, workload: Workload, least_budget: int
             budget = max(tokens, least_budget)
             sampler, certain = _branch(model, seqs, budget)
             if sampler and (
-                seqs < least_seqs or not model.k.s and budget > max(seqs, usual, least_budget)
+                seqs < least_seqs or (not model.k.s and budget > max(seqs, usual, least_budget))
             ):
                 continue  # group 1 keeps its budget, unless hidden states are to be measured
             if certain and model.pool(seqs, budget).n >= model.request_bytes(longest, budget):

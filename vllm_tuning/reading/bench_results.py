@@ -53,6 +53,6 @@ def _number(value, name: str, where: str) -> float | None:
         number = math.nan if value is None else float(value)
     except (ValueError, OverflowError, TypeError):
         number = -1.0
-    if isinstance(value, bool) or number < 0 or math.isinf(number) and name != "request_rate":
+    if isinstance(value, bool) or number < 0 or (math.isinf(number) and name != "request_rate"):
         raise InputError(f"{where}: {name} is {str(value)[:40]}; expected a number of 0 or more")
     return None if math.isnan(number) else number

@@ -148,7 +148,7 @@ class Start:
                     [
                         old
                         for engine, old in owned
-                        if engine in (None, this) or old.row.stage == ENGINE and not configured
+                        if engine in (None, this) or (old.row.stage == ENGINE and not configured)
                     ],
                 )
             )

@@ -356,7 +356,7 @@ class _Engine:
         if (
             not error
             and not blocks["kv_cache_tokens"]
-            and (pool is not None and pool <= 0 or 0 in self.all("blocks", POOL))
+            and ((pool is not None and pool <= 0) or 0 in self.all("blocks", POOL))
         ):
             error = f"No available memory for the cache blocks: {pool or 0:g} GiB"
         error = error or last_words
@@ -427,10 +427,8 @@ def _out_of_range(launch: Launch) -> dict:
     for column in COLUMNS.values():
         value = column.to_json(getattr(launch, column.attribute))
         if isinstance(value, (int, float)) and (
-            column.low is not None
-            and value < column.low
-            or column.high is not None
-            and value > column.high
+            (column.low is not None and value < column.low)
+            or (column.high is not None and value > column.high)
         ):
             refused[column.attribute] = None
     return refused

@@ -15,14 +15,39 @@ SERVER, FLAGS, ENGINE, LOAD, PROFILE, POOL, LATE, ERROR, MARK = range(9)  # as a
 
 
 _GIB = frozenset(
-    "weights non_torch peak peak_torch peak_with_graphs consumed non_kv total "
-    "requested kv kv_set kv_left graphs graphs_estimated".split()
+    [
+        "weights",
+        "non_torch",
+        "peak",
+        "peak_torch",
+        "peak_with_graphs",
+        "consumed",
+        "non_kv",
+        "total",
+        "requested",
+        "kv",
+        "kv_set",
+        "kv_left",
+        "graphs",
+        "graphs_estimated",
+    ]
 )
 
 
 _COUNTS = frozenset(
-    "max_num_seqs max_num_batched_tokens max_model_len tokens tokens_left blocks "
-    "block_size hybrid_block override fit_bytes kv_bytes".split()
+    [
+        "max_num_seqs",
+        "max_num_batched_tokens",
+        "max_model_len",
+        "tokens",
+        "tokens_left",
+        "blocks",
+        "block_size",
+        "hybrid_block",
+        "override",
+        "fit_bytes",
+        "kv_bytes",
+    ]
 )
 
 

@@ -6,7 +6,8 @@ source line or in prose are passed over.
 
 import json
 import re
-from typing import Iterator, NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple
 
 from ..units import GIB, LARGEST_COUNT, parse_size
 from .log_formats import ANCHORS, ERROR, FORMATS, MARK, SERVER, Format, figure

@@ -13,7 +13,8 @@ import os
 import re
 import sys
 import zlib
-from typing import Iterator, NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 
@@ -297,7 +298,7 @@ def lines_of(first: int, text: str) -> list[Line]:
 
 def is_fresh(text: str) -> bool:
     """Whether a line begins with a prefix, or is a progress bar: not the wrap of another line."""
-    return "%|" in text or text[:1] in "([DIWEC0123456789" and bool(_FRESH.match(text))
+    return "%|" in text or (text[:1] in "([DIWEC0123456789" and bool(_FRESH.match(text)))
 
 
 def _unwrapped(line: str) -> tuple[str, bool]:

@@ -227,7 +227,7 @@ def _checked(figure: str, values: list[float], where: str) -> float | None:
     value = max(values) if share or figure == "started" else sum(values)
     if math.isnan(value):
         return None
-    if not 0 <= value < math.inf or share and value > 1 + 1e-9:
+    if not 0 <= value < math.inf or (share and value > 1 + 1e-9):
         raise InputError(
             f"{where}: {FIGURES[figure][0]} is {value:g}; expected "
             + ("a share from 0 to 1" if share else "a number of 0 or more")

@@ -159,9 +159,7 @@ class Window:
                 self.increase(name)
                 for name in ("preemptions", "prompt_tokens", "generation_tokens")
             )
-            or len(self.scrapes) > 1
-            and finished
-            and finished.count
+            or (len(self.scrapes) > 1 and finished and finished.count)
         )
 
     def histogram(self, name: str) -> Histogram | None:
@@ -217,7 +215,7 @@ class Window:
     def cache(self, name: str) -> int | None:
         """``label`` as a whole number above 0."""
         text = self.label(name) or ""
-        return int(text) if text.isascii() and text.isdigit() and 0 < int(text[:15]) else None
+        return int(text) if text.isascii() and text.isdigit() and int(text[:15]) > 0 else None
 
 
 def lengths_of(path) -> list[Workload]:

@@ -48,7 +48,9 @@ class Column:
             value = parse_size(text)
         else:
             value = self._number(text)
-        if self.low is not None and value < self.low or self.high is not None and value > self.high:
+        if (self.low is not None and value < self.low) or (
+            self.high is not None and value > self.high
+        ):
             raise ValueError(f"{text} is out of range; {self._range()}")
         return value * GIB if self.kind == "gib" else value
 

@@ -18,8 +18,8 @@ from .sweep import Sweep
 
 __all__ = [
     "COEFFICIENTS",
-    "GivenStepTime",
     "RUN_COLUMNS",
+    "GivenStepTime",
     "SchedulerConfig",
     "Simulation",
     "Sweep",

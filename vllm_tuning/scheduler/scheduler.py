@@ -18,15 +18,15 @@ class Sequence:
     """What the scheduler knows of an unfinished request; ``number`` counts the arrivals."""
 
     __slots__ = (
-        "number",
-        "request",
-        "num_tokens",
-        "num_computed_tokens",
-        "decoding_since",
         "blocks",
-        "prompt_hashes",
-        "num_cached_blocks",
+        "decoding_since",
         "lost_tokens",
+        "num_cached_blocks",
+        "num_computed_tokens",
+        "num_tokens",
+        "number",
+        "prompt_hashes",
+        "request",
     )
 
     def __init__(self, number: int, request: Request, prompt_hashes):
