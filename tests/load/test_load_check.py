@@ -14,7 +14,7 @@ from vllm_tuning.cli import main
 from vllm_tuning.load.rules import check
 from vllm_tuning.load.server import read_recommendation
 from vllm_tuning.reading.metrics import parse_scrapes, read_scrapes
-from vllm_tuning.reading.scrape_series import Window
+from vllm_tuning.reading.scrape_series import ScrapeSeries
 from vllm_tuning.units import InputError
 
 ORACLE = ROOT.parent / "shared/oracle/load"
@@ -65,7 +65,7 @@ def lengths(prompt, output, count=100):
 
 def verdict(*texts, **options):
     return check(
-        Window(
+        ScrapeSeries(
             tuple(
                 one for i, text in enumerate(texts) for one in parse_scrapes(text.encode(), f"s{i}")
             )
@@ -151,7 +151,7 @@ def test_carried_scrapes_tell_what_the_runs_measured(name, code):
 @pytest.mark.parametrize("name", ["mns8", "mns16", "mns24"])
 def test_carried_scrapes_are_the_timeline_of_the_run(name):
     real = json.loads((ORACLE / f"fix_{name}_mnbt2048/run.json").read_text())
-    window = Window(tuple(read_scrapes([DATA / f"{name}.prom"])))
+    series = ScrapeSeries(tuple(read_scrapes([DATA / f"{name}.prom"])))
     for ours, theirs in (
         ("running", "running"),
         ("waiting", "waiting"),
@@ -159,10 +159,10 @@ def test_carried_scrapes_are_the_timeline_of_the_run(name):
         ("kv_cache_usage", "kv"),
         ("generation_tokens", "gen"),
     ):
-        assert window.total(ours)[:-1] == pytest.approx(
+        assert series.total(ours)[:-1] == pytest.approx(
             [point[theirs] for point in real["timeline"]], abs=1e-6
         )
-    assert window.histogram("steps").count == real["result"]["steps"]
+    assert series.histogram("steps").count == real["result"]["steps"]
 
 
 # ---------------------------------------------------------------- what to change, and by how much
@@ -296,7 +296,7 @@ def test_lengths_over_a_restart_are_of_both_stretches():
         scrape(0, preempted=0, more=lengths(100, 10, 80)),
         scrape(0, preempted=0, more=lengths(100, 10, 20)),
     )
-    assert found.window.histogram("prompt_length").count == 30 + 20
+    assert found.series.histogram("prompt_length").count == 30 + 20
 
 
 def test_two_engines_apart_and_together():
@@ -388,7 +388,7 @@ def test_a_restart_with_other_buckets():
         text(1, [(1000, 100), (10_000, 100), ("+Inf", 100)]),
         text(2, [(1000, 0), (10_000, 0), (20_000, 50), ("+Inf", 50)]),
     )
-    histogram = found.window.histogram("prompt_length")
+    histogram = found.series.histogram("prompt_length")
     assert histogram.buckets == {1000: 100, 10_000: 100, float("inf"): 150}
     assert histogram.mean == (100 * 900 + 50 * 15_000) / 150
 
@@ -401,15 +401,15 @@ def test_an_hour_of_scrapes_is_judged_at_once():
         "s",
     )
     begun = time.monotonic()
-    check(Window(tuple(one * 3600))).to_dict()
+    check(ScrapeSeries(tuple(one * 3600))).to_dict()
     assert time.monotonic() - begun < 5
 
 
 def test_times_that_begin_anew_are_no_time_line():
     """Two files of --keep, each from 0 s: no seconds over both, so no rate either."""
     text = "".join(f"vllm:num_requests_running 3 {moment}\n" for moment in (0, 1000, 2000))
-    assert verdict(text).window.seconds == pytest.approx([0, 1, 2])
-    assert verdict(text, text).window.seconds is None
+    assert verdict(text).series.seconds == pytest.approx([0, 1, 2])
+    assert verdict(text, text).series.seconds is None
 
 
 # ---------------------------------------------------------------- other releases
@@ -421,7 +421,7 @@ def test_a_cache_without_the_engine_that_the_other_metrics_name():
     text = cache.replace('engine="1",', "") + "\n" + rest
     answer = verdict(text, text)
     assert answer.to_dict()["engines"] == 1 and answer.healthy is True
-    assert answer.server.pool(answer.window).blocks == 1001
+    assert answer.server.pool(answer.series).blocks == 1001
 
 
 def test_the_name_of_0_8_and_both_names_at_once():
@@ -436,7 +436,7 @@ def test_a_release_without_engine_labels():
     old = scrape(0.5, 3, preempted=1, kv_name="gpu_cache_usage_perc").replace('engine="0",', "")
     answer = verdict(old, old.replace('total{model_name="m"} 1', 'total{model_name="m"} 4'))
     assert answer.to_dict()["engines"] == 1 and answer.to_dict()["preemptions"] == 3
-    assert answer.server.pool(answer.window).blocks == 1001
+    assert answer.server.pool(answer.series).blocks == 1001
 
 
 def test_two_engines_of_which_one_restarts():
@@ -476,7 +476,7 @@ def test_a_metric_that_one_scrape_lacks_is_no_pass():
 @pytest.mark.parametrize("label", ['kv_cache_size_tokens="9000"', 'sliding_window="1024"'])
 def test_hybrid_pool_is_not_counted_in_tokens(label):
     text = scrape(0.5, 3, preempted=0).replace("num_gpu", f"{label},num_gpu")
-    assert verdict(text).server.pool(verdict(text).window) is None
+    assert verdict(text).server.pool(verdict(text).series) is None
 
 
 # ---------------------------------------------------------------- no scrape

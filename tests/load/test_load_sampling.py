@@ -101,10 +101,10 @@ def test_a_server_that_goes_away():
                 http.shutdown()
                 http.server_close()
 
-        window = sample(url, 0.1, 60, stop_after_three)
-    assert len(window.scrapes) == 3 and window.missed == sampling.GIVE_UP
-    assert "Connection refused" in window.gone
-    verdict = check(window)
+        series = sample(url, 0.1, 60, stop_after_three)
+    assert len(series.scrapes) == 3 and series.missed == sampling.GIVE_UP
+    assert "Connection refused" in series.gone
+    verdict = check(series)
     assert verdict.healthy is None and "server_gone" in verdict.to_dict()["warnings"]
 
 
@@ -140,8 +140,8 @@ def test_a_server_that_turns_into_something_else():
         busy(handler, number) if number < 2 else send(handler, "<html></html>")
 
     with server(answer) as (http, url):
-        window = sample(url, 0.1, 60)
-    assert len(window.scrapes) == 2 and "HTML page" in window.gone
+        series = sample(url, 0.1, 60)
+    assert len(series.scrapes) == 2 and "HTML page" in series.gone
 
 
 def test_an_answer_that_trickles(monkeypatch):

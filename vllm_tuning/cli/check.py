@@ -69,7 +69,7 @@ def check(
     predicted = read_recommendation(recommendation) if recommendation else None
     earlier = read_baseline(baseline) if baseline else None
     _check_files(launches, [save_baseline, keep])
-    verdict = judge(_window(metrics, interval, duration, keep), launches, predicted)
+    verdict = judge(_series(metrics, interval, duration, keep), launches, predicted)
     changes = compare(earlier, verdict) if earlier else None
     if as_json:
         answer = verdict.to_dict()
@@ -94,18 +94,18 @@ def _check_files(launches, outputs):
         check_writable(output)
 
 
-def _window(metrics, interval, duration, keep):
+def _series(metrics, interval, duration, keep):
     from ..load import is_url, sample, samples
-    from ..reading import Window, read_scrapes, write_whole
+    from ..reading import ScrapeSeries, read_scrapes, write_whole
 
     if not any(map(is_url, metrics)):
         if keep:
             raise click.UsageError("--keep is for the samples of a URL")
-        return Window(tuple(read_scrapes(metrics)))
+        return ScrapeSeries(tuple(read_scrapes(metrics)))
     if len(metrics) > 1:
         raise click.UsageError("METRICS is one URL, or files")
     with progress_bar(samples(interval, duration), "samples") as progress:
-        window = sample(metrics[0], interval, duration, progress, kept := [])
+        series = sample(metrics[0], interval, duration, progress, kept := [])
     if keep:
         write_whole(keep, "".join(kept))
-    return window
+    return series

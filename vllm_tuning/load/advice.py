@@ -7,7 +7,7 @@ import numpy as np
 from ..budget import equivalent_utilization
 from ..launch import serve_flags
 from ..optimum import find_optimum
-from ..reading import Window
+from ..reading import ScrapeSeries
 from ..units import GIB
 from ..workload import Workload, at_percentile, largest
 from .server import ServedPool, Server
@@ -18,24 +18,24 @@ PEAK_LIMIT = 0.90
 HIGHEST_UTILIZATION = 0.98  # above it other users of the GPU find no room
 
 
-def observed_request(window: Window) -> Workload | None:
+def observed_request(series: ScrapeSeries) -> Workload | None:
     """The request whose length 95 % of those finished did not exceed; None where none finished."""
-    return at_percentile(window.lengths) if window.lengths else None
+    return at_percentile(series.lengths) if series.lengths else None
 
 
-def longest_length(window: Window) -> float | None:
+def longest_length(series: ScrapeSeries) -> float | None:
     """Tokens that no finished request exceeded, by the ends of the histograms; inf if open."""
     ends = [
         each and each.quantile(1.0)
-        for each in map(window.histogram, ("prompt_length", "output_length"))
+        for each in map(series.histogram, ("prompt_length", "output_length"))
     ]
     return None if None in ends else sum(ends)
 
 
-def against_preemption(window: Window, server: Server) -> str:
+def against_preemption(series: ScrapeSeries, server: Server) -> str:
     """Flags at which requests of the observed length all fit, and the pool they would need."""
-    pool, request = server.pool(window), observed_request(window)
-    seqs = server.max_num_seqs or round(window.peak("running") or 0)
+    pool, request = server.pool(series), observed_request(series)
+    seqs = server.max_num_seqs or round(series.peak("running") or 0)
     if request is None or pool is None:
         lacking = (
             "no finished request tells the length"
@@ -57,7 +57,7 @@ def against_preemption(window: Window, server: Server) -> str:
     if (missing := seqs * request.blocks(pool.block_size) - pool.usable) > 0:
         more += f"; or add {_room(missing, pool, server)}"
     if seqs and seqs <= fit:
-        fit, what, more = _for_the_longest(window, pool, seqs)
+        fit, what, more = _for_the_longest(series, pool, seqs)
         if fit is None:
             return what
     from_to = f"from {seqs} to {fit}" if server.max_num_seqs else f"to {fit} or less"
@@ -67,8 +67,8 @@ def against_preemption(window: Window, server: Server) -> str:
     )
 
 
-def _for_the_longest(window: Window, pool: ServedPool, seqs: int):
-    longest = longest_length(window)
+def _for_the_longest(series: ScrapeSeries, pool: ServedPool, seqs: int):
+    longest = longest_length(series)
     fit = pool.requests(int(longest)) if longest and math.isfinite(longest) else 0
     if 0 < fit < seqs:
         return fit, f"requests of the longest length observed (at most {longest:,.0f} tokens)", ""
@@ -116,12 +116,12 @@ def _room(blocks: int, pool: ServedPool, server: Server) -> str:
     return said + ")"
 
 
-def against_a_full_pool(window: Window, server: Server) -> str:
+def against_a_full_pool(series: ScrapeSeries, server: Server) -> str:
     """The number of requests that stays under the limit, by what those at the peak held; of one
     engine."""
-    pool, usage = server.pool(window), window.total("kv_cache_usage")
+    pool, usage = server.pool(series), series.total("kv_cache_usage")
     at = int(np.nanargmax(usage))
-    running, peak, parts = window.total("running")[at], float(usage[at]), []
+    running, peak, parts = series.total("running")[at], float(usage[at]), []
     if running > 1:
         fewer = largest(lambda seqs: seqs * peak / running < PEAK_LIMIT)
         parts.append(

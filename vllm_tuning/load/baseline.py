@@ -22,21 +22,21 @@ _FLAGS = (
 
 def baseline(verdict: Verdict) -> dict:
     """What to remember of a server under load: shares, tokens, seconds; None = not known."""
-    window, server = verdict.window, verdict.server
-    launch, pool, seconds = server.launch, server.pool(window), window.seconds
+    series, server = verdict.series, verdict.server
+    launch, pool, seconds = server.launch, server.pool(series), series.seconds
     duration = round(float(seconds[-1]), 3) if seconds is not None and len(seconds) > 1 else None
-    counts = {name: count(window.increase(name)) for name in ("prompt_tokens", "generation_tokens")}
-    seen = {name: window.histogram(name) for name in HISTOGRAMS}
+    counts = {name: count(series.increase(name)) for name in ("prompt_tokens", "generation_tokens")}
+    seen = {name: series.histogram(name) for name in HISTOGRAMS}
     finished, steps = seen["output_length"], seen.pop("steps")
     return {
         "baseline_of": "vllm-tuning check",
         "versions": {"vllm_tuning": version("vllm-tuning"), "vllm": launch and launch.vllm_version},
         "configuration": {
-            "model": window.scrapes[0].model or (launch and launch.model),
-            "engines": len(window.engines),
+            "model": series.scrapes[0].model or (launch and launch.model),
+            "engines": len(series.engines),
             **{name: launch and getattr(launch, name) for name in _FLAGS},
-            "gpu_memory_utilization": _share(window.label("gpu_memory_utilization")),
-            "kv_cache_dtype": window.label("cache_dtype"),
+            "gpu_memory_utilization": _share(series.label("gpu_memory_utilization")),
+            "kv_cache_dtype": series.label("cache_dtype"),
             "block_size": pool and pool.block_size,
         },
         "capacity": {

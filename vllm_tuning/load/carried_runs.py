@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from IPython.display import Markdown
 
-from ..reading import DATA, Window, read_scrapes
+from ..reading import DATA, ScrapeSeries, read_scrapes
 from ..units import InputError
 from .advice import longest_length, observed_request
 from .rules import Verdict, check
@@ -21,12 +21,12 @@ def verdict_of_run(metrics: str, launches: str = "") -> Verdict:
     carried = FOLDER / f"{metrics}.prom"
     if Path(metrics).name == metrics and carried.is_file():
         return check(
-            Window(tuple(read_scrapes([carried]))), [launches or carried.with_suffix(".csv")]
+            ScrapeSeries(tuple(read_scrapes([carried]))), [launches or carried.with_suffix(".csv")]
         )
     if not Path(metrics).exists():
         names = ", ".join(sorted(path.stem for path in FOLDER.glob("*.prom")))
         raise InputError(f"{metrics}: no such file or folder; carried runs: {names}")
-    return check(Window(tuple(read_scrapes([metrics]))), [launches] if launches else [])
+    return check(ScrapeSeries(tuple(read_scrapes([metrics]))), [launches] if launches else [])
 
 
 def burst_runs() -> np.ndarray:
@@ -44,17 +44,17 @@ def burst_runs() -> np.ndarray:
 
 def lengths_table(verdict: Verdict) -> Markdown:
     """What the histograms tell of the finished requests' lengths, and how many fit."""
-    window, request = verdict.window, observed_request(verdict.window)
+    series, request = verdict.series, observed_request(verdict.series)
     if request is None:
         return Markdown("The scrapes hold no finished request, so its length is not known.")
-    means = [window.histogram(name).mean for name in ("prompt_length", "output_length")]
+    means = [series.histogram(name).mean for name in ("prompt_length", "output_length")]
     rows = [
         ("mean", math.inf if None in means else sum(means), "measured: sum / count"),
         ("95th percentile", request.length, "estimated: buckets and mean"),
-        ("none is longer than", longest_length(window), "measured: upper ends of the buckets"),
+        ("none is longer than", longest_length(series), "measured: upper ends of the buckets"),
     ]
     pool, lines = (
-        verdict.server.pool(window),
+        verdict.server.pool(series),
         [
             "| length of a finished request | tokens | fit in the pool | |",
             "| --- | ---: | ---: | --- |",

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..launch import Notice
-from ..reading import Window
+from ..reading import ScrapeSeries
 from .advice import (
     PEAK_LIMIT,
     against_a_full_pool,
@@ -44,7 +44,7 @@ class Rule:
 class Verdict:
     """What the scrapes say about the server; ``healthy`` is None where they do not tell."""
 
-    window: Window
+    series: ScrapeSeries
     server: Server
     rules: tuple[Rule, ...]
     notices: tuple[Notice, ...]
@@ -55,34 +55,34 @@ class Verdict:
         if "fail" in (lost.verdict, room.verdict):
             return False
         known = lost.verdict == "pass" and (
-            room.measured is not None and self.window.complete("kv_cache_usage")
+            room.measured is not None and self.series.complete("kv_cache_usage")
         )
-        return True if known and not self.window.gone else None
+        return True if known and not self.series.gone else None
 
     def to_dict(self) -> dict:
         """JSON of ``check``: shares from 0 to 1, tokens, null = not known."""
         return {
             "healthy": self.healthy,
-            "engines": len(self.window.engines),
-            "scrapes": len(self.window.scrapes),
-            "restarts": self.window.restarts,
+            "engines": len(self.series.engines),
+            "scrapes": len(self.series.scrapes),
+            "restarts": self.series.restarts,
             "max_num_seqs": self.server.max_num_seqs,
-            **_figures(self.window),
+            **_figures(self.series),
             "rules": [vars(rule) for rule in self.rules],
             "per_engine": [
-                {"engine": one.engine, **_figures(one)} for one in self.window.per_engine
+                {"engine": one.engine, **_figures(one)} for one in self.series.per_engine
             ],
             "warnings": [notice.name for notice in self.notices],
             "explanations": [notice.text for notice in self.notices],
         }
 
 
-def _figures(window: Window) -> dict:
+def _figures(series: ScrapeSeries) -> dict:
     return {
-        "preemptions": preemptions(window),
-        "kv_cache_usage_peak": window.peak("kv_cache_usage"),
-        "waiting_peak": count(window.peak("waiting")),
-        "running_peak": count(window.peak("running")),
+        "preemptions": preemptions(series),
+        "kv_cache_usage_peak": series.peak("kv_cache_usage"),
+        "waiting_peak": count(series.peak("waiting")),
+        "running_peak": count(series.peak("running")),
     }
 
 
@@ -91,43 +91,43 @@ def count(value: float | None) -> int | None:
     return None if value is None else round(value)
 
 
-def check(window: Window, launches=(), predicted: Recommendation | None = None) -> Verdict:
+def check(series: ScrapeSeries, launches=(), predicted: Recommendation | None = None) -> Verdict:
     """The verdict on the scrapes; LAUNCHES and a recommendation add what was promised.
 
     Raises InputError.
     """
-    window.refuse_disorder()
-    server = server_of(window, launches, predicted)
-    rules = [_no_preemption(window, server), _room_to_spare(window, server), _flat_queue(window)]
+    series.refuse_disorder()
+    server = server_of(series, launches, predicted)
+    rules = [_no_preemption(series, server), _room_to_spare(series, server), _flat_queue(series)]
     if server.max_num_seqs:
-        rules.append(_all_fit(window, server))
+        rules.append(_all_fit(series, server))
     if server.predicted:
-        rules += [_lengths_as_assumed(window, server), _pool_as_predicted(window, server)]
-    return Verdict(window, server, tuple(rules), (*server.notices, *_notices(window)))
+        rules += [_lengths_as_assumed(series, server), _pool_as_predicted(series, server)]
+    return Verdict(series, server, tuple(rules), (*server.notices, *_notices(series)))
 
 
-def preemptions(window: Window) -> int | None:
+def preemptions(series: ScrapeSeries) -> int | None:
     """Last minus first, over restarts; of a lone scrape the count since the start, if it is 0."""
-    if len(window.scrapes) > 1:
-        return count(window.increase("preemptions"))
-    return 0 if window.peak("preemptions") == 0 else None
+    if len(series.scrapes) > 1:
+        return count(series.increase("preemptions"))
+    return 0 if series.peak("preemptions") == 0 else None
 
 
-def _no_preemption(window: Window, server: Server) -> Rule:
-    lost, since = preemptions(window), window.peak("preemptions")
+def _no_preemption(series: ScrapeSeries, server: Server) -> Rule:
+    lost, since = preemptions(series), series.peak("preemptions")
     why = (
         "A preempted request loses its KV cache and is computed again: work done twice, at the "
         "worst moment."
     )
     if lost:
-        worst = max(window.per_engine, key=lambda one: preemptions(one) or 0)
+        worst = max(series.per_engine, key=lambda one: preemptions(one) or 0)
         return Rule(
             "preemptions",
             lost,
             0,
             "fail",
             why,
-            _at(worst, window) + against_preemption(worst, server),
+            _at(worst, series) + against_preemption(worst, server),
         )
     unknown = (
         "vllm:num_preemptions_total is not among the metrics."
@@ -136,36 +136,36 @@ def _no_preemption(window: Window, server: Server) -> Rule:
         "Give two scrapes."
         if lost is None
         else "No traffic between the scrapes."
-        if not window.traffic
+        if not series.traffic
         else "Some scrapes lack vllm:num_preemptions_total."
-        if not window.complete("preemptions")
+        if not series.complete("preemptions")
         else None
     )
     return _pass_or_unknown("preemptions", lost, 0, why, unknown)
 
 
-def _room_to_spare(window: Window, server: Server) -> Rule:
-    name, peak = "kv_cache_usage", window.peak("kv_cache_usage")
+def _room_to_spare(series: ScrapeSeries, server: Server) -> Rule:
+    name, peak = "kv_cache_usage", series.peak("kv_cache_usage")
     why = "Above it a surge, or a few longer requests, find no block and something is preempted."
     if peak is not None and peak >= PEAK_LIMIT:
-        fullest = max(window.per_engine, key=lambda one: one.peak(name) or 0)
+        fullest = max(series.per_engine, key=lambda one: one.peak(name) or 0)
         return Rule(
             f"{name}_peak",
             peak,
             PEAK_LIMIT,
             "fail",
             why,
-            _at(fullest, window) + against_a_full_pool(fullest, server),
+            _at(fullest, series) + against_a_full_pool(fullest, server),
         )
     unknown = (
         "vllm:kv_cache_usage_perc is not among the metrics."
         if peak is None
         else "No traffic at or between the scrapes."
-        if not window.traffic
+        if not series.traffic
         else "No scrape met a running request."
-        if not window.busy.any()
+        if not series.busy.any()
         else "Some scrapes lack vllm:kv_cache_usage_perc."
-        if not window.complete(name)
+        if not series.complete(name)
         else None
     )
     return _pass_or_unknown(f"{name}_peak", peak, PEAK_LIMIT, why, unknown)
@@ -181,17 +181,17 @@ def _pass_or_unknown(name: str, measured, limit, why: str, unknown: str | None) 
     )
 
 
-def _at(one: Window, window: Window) -> str:
-    return f"engine {one.engine}: " if len(window.engines) > 1 else ""
+def _at(one: ScrapeSeries, series: ScrapeSeries) -> str:
+    return f"engine {one.engine}: " if len(series.engines) > 1 else ""
 
 
-def _flat_queue(window: Window) -> Rule:
+def _flat_queue(series: ScrapeSeries) -> Rule:
     why = (
         "A queue that keeps growing says that requests arrive faster than they are served; "
         "memory is then not the only limit."
     )
-    waiting = window.total("waiting")
-    known = window.busy & np.isfinite(waiting)
+    waiting = series.total("waiting")
+    known = series.busy & np.isfinite(waiting)
     if known.sum() < BUSY_SCRAPES:
         return _pass_or_unknown(
             "waiting",
@@ -200,13 +200,13 @@ def _flat_queue(window: Window) -> Rule:
             why,
             (
                 "vllm:num_requests_waiting is not among the metrics."
-                if window.peak("waiting") is None
+                if series.peak("waiting") is None
                 else f"{known.sum()} of the scrapes met requests; it takes {BUSY_SCRAPES}."
             ),
         )
     queue, third = waiting[known], max(1, known.sum() // 3)
     growth = float(queue[-third:].mean() - queue[:third].mean())
-    limit = max(1.0, FLAT_QUEUE * (window.peak("running") or 0))
+    limit = max(1.0, FLAT_QUEUE * (series.peak("running") or 0))
     return Rule(
         "waiting",
         growth,
@@ -222,8 +222,8 @@ def _flat_queue(window: Window) -> Rule:
     )
 
 
-def _all_fit(window: Window, server: Server) -> Rule:
-    seqs, pool, request = server.max_num_seqs, server.pool(window), observed_request(window)
+def _all_fit(series: ScrapeSeries, server: Server) -> Rule:
+    seqs, pool, request = server.max_num_seqs, server.pool(series), observed_request(series)
     if not pool or not request:
         return Rule(
             "max_num_seqs",
@@ -244,7 +244,7 @@ def _all_fit(window: Window, server: Server) -> Rule:
     )
     if seqs <= fit:
         return Rule("max_num_seqs", seqs, fit, "pass", why)
-    if preemptions(window):
+    if preemptions(series):
         return Rule("max_num_seqs", seqs, fit, "fail", why, f"--max-num-seqs {fit}")
     return Rule(
         "max_num_seqs",
@@ -255,8 +255,8 @@ def _all_fit(window: Window, server: Server) -> Rule:
     )
 
 
-def _lengths_as_assumed(window: Window, server: Server) -> Rule:
-    request, assumed = observed_request(window), server.predicted.workload
+def _lengths_as_assumed(series: ScrapeSeries, server: Server) -> Rule:
+    request, assumed = observed_request(series), server.predicted.workload
     why = (
         "The recommendation holds for requests of the length it assumed; longer ones take more "
         "of the pool."
@@ -274,7 +274,7 @@ def _lengths_as_assumed(window: Window, server: Server) -> Rule:
                 else " No finished request tells the length."
             ),
         )
-    ends = longest_length(window)
+    ends = longest_length(series)
     seen = (
         f"Observed p95: about {request.input_len:,} + {request.output_len:,} tokens, none "
         f"above {ends:,.0f}; assumed: {assumed.input_len:,} + {assumed.output_len:,}. "
@@ -292,8 +292,8 @@ def _lengths_as_assumed(window: Window, server: Server) -> Rule:
     )
 
 
-def _pool_as_predicted(window: Window, server: Server) -> Rule:
-    predicted, launch, pool = server.predicted, server.launch, server.pool(window)
+def _pool_as_predicted(series: ScrapeSeries, server: Server) -> Rule:
+    predicted, launch, pool = server.predicted, server.launch, server.pool(series)
     why = "A pool that is not the one predicted moves the number of requests that fit."
     measured, limit = pool and pool.tokens, predicted.kv_cache_tokens
     flags = launch and (launch.max_num_seqs, launch.max_num_batched_tokens)
@@ -321,22 +321,22 @@ def _pool_as_predicted(window: Window, server: Server) -> Rule:
     )
 
 
-def _notices(window: Window):
-    if window.restarts:
+def _notices(series: ScrapeSeries):
+    if series.restarts:
         yield Notice(
             "restarted",
-            f"the counters began anew {window.restarts} times: a restart, or "
+            f"the counters began anew {series.restarts} times: a restart, or "
             "scrapes out of order; each stretch was counted by itself",
         )
-    if window.gone:
+    if series.gone:
         yield Notice(
             "server_gone",
-            f"the server stopped answering ({window.gone}); the verdict is "
-            f"on the {len(window.scrapes)} scrapes before",
+            f"the server stopped answering ({series.gone}); the verdict is "
+            f"on the {len(series.scrapes)} scrapes before",
         )
-    elif window.missed:
-        yield Notice("samples_missed", f"{window.missed} samples were not answered in time")
-    if len(window.scrapes) == 1:
+    elif series.missed:
+        yield Notice("samples_missed", f"{series.missed} samples were not answered in time")
+    if len(series.scrapes) == 1:
         yield Notice(
             "one_scrape",
             "one scrape shows one moment: what came before and after it is "

@@ -8,7 +8,7 @@ import urllib.request
 from collections.abc import Callable
 from urllib.parse import urlsplit
 
-from ..reading import Scrape, Window, parse_scrapes, stamped
+from ..reading import Scrape, ScrapeSeries, parse_scrapes, stamped
 from ..units import InputError
 
 TOKEN = "VLLM_TUNING_TOKEN"  # the environment variable of a bearer token
@@ -39,7 +39,7 @@ def sample(
     duration: float,
     progress: Callable[[int], object] | None = None,
     kept: list[str] | None = None,
-) -> Window:
+) -> ScrapeSeries:
     """Scrapes of ``url`` every ``interval`` seconds for ``duration`` seconds.
 
     An answer that takes longer than the interval leaves samples out. Ctrl-C ends it with what there
@@ -73,7 +73,7 @@ def sample(
     except KeyboardInterrupt:
         if not scrapes:
             raise
-    return Window(tuple(scrapes), missed=missed, gone=last if in_a_row else None)
+    return ScrapeSeries(tuple(scrapes), missed=missed, gone=last if in_a_row else None)
 
 
 def _request(url: str) -> urllib.request.Request:

@@ -8,7 +8,7 @@ from ..budget import seqs_by_length
 from ..kv_cache import CacheLayout, Group
 from ..launch import Launch, Notice
 from ..memory_model import MemoryModel
-from ..reading import Window, read_json, read_source
+from ..reading import ScrapeSeries, read_json, read_source
 from ..units import LARGEST_COUNT, InputError
 from ..workload import Workload
 
@@ -60,14 +60,14 @@ class Server:
     def max_num_seqs(self) -> int | None:
         return self.launch and self.launch.max_num_seqs
 
-    def pool(self, window: Window) -> ServedPool | None:
+    def pool(self, series: ScrapeSeries) -> ServedPool | None:
         """As the scrapes tell it, else the log; None if neither does, or a token has no price."""
         launch = self.launch or Launch()
-        blocks = window.cache("num_gpu_blocks") or launch.num_gpu_blocks
-        size = window.cache("block_size") or launch.block_size
-        tokens = window.cache("kv_cache_size_tokens")
+        blocks = series.cache("num_gpu_blocks") or launch.num_gpu_blocks
+        size = series.cache("block_size") or launch.block_size
+        tokens = series.cache("kv_cache_size_tokens")
         several_kinds = "hybrid_kv" in launch.warnings or any(
-            window.label(name) not in (None, "None")
+            series.label(name) not in (None, "None")
             for name in ("sliding_window", "mamba_page_size_padded")
         )
         if (
@@ -88,7 +88,7 @@ class Server:
         )
 
 
-def server_of(window: Window, launches=(), predicted: Recommendation | None = None) -> Server:
+def server_of(series: ScrapeSeries, launches=(), predicted: Recommendation | None = None) -> Server:
     """The server that the scrapes are of, out of LAUNCHES.
 
     Of several launches the one with the pool that the scrapes show. Raises InputError.
@@ -96,7 +96,7 @@ def server_of(window: Window, launches=(), predicted: Recommendation | None = No
     if not launches:
         return Server(predicted=predicted)
     found = [launch for source in launches for launch in read_source(source)]
-    notices, blocks, size = [], window.cache("num_gpu_blocks"), window.cache("block_size") or 16
+    notices, blocks, size = [], series.cache("num_gpu_blocks"), series.cache("block_size") or 16
     up = [launch for launch in found if launch.status == "ok"] or found
     same = (
         up

@@ -8,7 +8,7 @@ from .log import read_log
 from .log_formats import FATAL
 from .log_messages import arguments
 from .metrics import HISTOGRAMS, Scrape, parse_scrapes, read_scrapes, stamped
-from .scrape_series import Window, lengths_of
+from .scrape_series import ScrapeSeries, lengths_of
 from .sources import is_log, read_source, sources_of
 from .tables import COLUMNS, DATA, locate, read_launches, write_launches
 
@@ -19,7 +19,7 @@ __all__ = [
     "FATAL",
     "HISTOGRAMS",
     "Scrape",
-    "Window",
+    "ScrapeSeries",
     "arguments",
     "check_writable",
     "is_log",

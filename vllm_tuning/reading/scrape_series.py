@@ -12,7 +12,7 @@ from .metrics import Histogram, Scrape, read_scrapes
 
 
 @dataclass(frozen=True)
-class Window:
+class ScrapeSeries:
     """Scrapes of one server in time order; ``engine`` narrows it to one, None is all of them.
 
     gone: why the server stopped answering, where it did. missed: samples it did not answer.
@@ -32,10 +32,10 @@ class Window:
         return tuple(sorted(names, key=lambda name: (len(name), name)))
 
     @property
-    def per_engine(self) -> tuple["Window", ...]:
+    def per_engine(self) -> tuple["ScrapeSeries", ...]:
         return tuple(replace(self, engine=engine) for engine in self.engines)
 
-    def series(self, name: str, engine: str) -> np.ndarray:
+    def figure(self, name: str, engine: str) -> np.ndarray:
         """A figure of one engine at each scrape, NaN where it is absent."""
         return np.array(
             [
@@ -51,7 +51,7 @@ class Window:
 
         NaN where no engine gives it.
         """
-        every = np.array([self.series(name, engine) for engine in self.engines])
+        every = np.array([self.figure(name, engine) for engine in self.engines])
         known = np.isfinite(every)
         combined = (
             np.where(known, every, -np.inf).max(axis=0)
@@ -81,7 +81,7 @@ class Window:
         """
         every = np.full((len(self.engines), len(self.scrapes)), np.nan)
         for counted, engine in zip(every, self.engines):
-            values = self.series(name, engine)
+            values = self.figure(name, engine)
             held = np.flatnonzero(np.isfinite(values))
             if len(held) > 1:
                 steps = np.diff(values[held])
@@ -98,7 +98,7 @@ class Window:
 
     def _started_anew(self, engine: str, held=slice(None)) -> np.ndarray:
         """Whether the engine's start moved from each of the scrapes held to the next."""
-        return np.nan_to_num(np.diff(self.series("started", engine)[held])) != 0
+        return np.nan_to_num(np.diff(self.figure("started", engine)[held])) != 0
 
     @cached_property
     def restarts(self) -> int:
@@ -109,7 +109,7 @@ class Window:
                     [
                         self._started_anew(engine),
                         *(
-                            np.diff(self.series(name, engine)) < 0
+                            np.diff(self.figure(name, engine)) < 0
                             for name in ("preemptions", "prompt_tokens", "generation_tokens")
                         ),
                     ],
@@ -123,7 +123,7 @@ class Window:
         """A start never moves back, a counter of one start never falls. Raises InputError."""
         for engine in self.engines:
             made, started = (
-                np.diff(self.series(name, engine)) for name in ("generation_tokens", "started")
+                np.diff(self.figure(name, engine)) for name in ("generation_tokens", "started")
             )
             for now in np.flatnonzero((started < 0) | (made < 0) & (started == 0)):
                 raise InputError(
@@ -227,7 +227,7 @@ def lengths_of(path) -> list[Workload]:
         scraped = False
     if not scraped:
         return read_lengths(path)
-    if lengths := Window(tuple(read_scrapes([path]))).lengths:
+    if lengths := ScrapeSeries(tuple(read_scrapes([path]))).lengths:
         return lengths
     raise InputError(
         f"{path}: no finished request in vllm:request_prompt_tokens and "

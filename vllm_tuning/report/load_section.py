@@ -8,7 +8,7 @@ from IPython.display import HTML
 from ..figures import load as figures
 from ..load import Recommendation, Verdict, check, observed_request
 from ..optimum import Optimum
-from ..reading import BENCH_COLUMNS, Window, read_bench_results, read_scrapes
+from ..reading import BENCH_COLUMNS, ScrapeSeries, read_bench_results, read_scrapes
 from .load_text import NAMES, WORDS, shown
 from .sections import figure, table, tag
 
@@ -17,7 +17,7 @@ def verdict_of(optimum: Optimum, sources, metrics) -> Verdict:
     """The verdict on saved scrapes, against the answer and its launches. Raises InputError."""
     best = optimum.recommended
     return check(
-        Window(tuple(read_scrapes(metrics))),
+        ScrapeSeries(tuple(read_scrapes(metrics))),
         sources,
         best
         and Recommendation(
@@ -78,10 +78,10 @@ def _verdict(verdict: Verdict) -> str:
 
 def three_way(optimum: Optimum, verdict: Verdict) -> str:
     """What was predicted, what the start-up log of the server says, what the load showed."""
-    best, launch, window = optimum.recommended, verdict.server.launch, verdict.window
-    pool, request = verdict.server.pool(window), observed_request(window)
-    full, peak = figures.predicted_usage(verdict), window.peak("kv_cache_usage")
-    lost, running = verdict.to_dict()["preemptions"], window.peak("running")
+    best, launch, series = optimum.recommended, verdict.server.launch, verdict.series
+    pool, request = verdict.server.pool(series), observed_request(series)
+    full, peak = figures.predicted_usage(verdict), series.peak("kv_cache_usage")
+    lost, running = verdict.to_dict()["preemptions"], series.peak("running")
     rows = [
         (
             "KV cache (tokens)",

@@ -36,10 +36,10 @@ def plain(text: str, **_style) -> str:
 
 def check_text(verdict: Verdict, changes: list[dict] | None = None, paint=plain) -> str:
     """The verdict, the rules as a table, and for each that does not pass why and what to change."""
-    window = verdict.window
+    series = verdict.series
     lines = [
         paint(WORDS[verdict.healthy], bold=True, fg=_COLOUR[verdict.healthy])
-        + f": {_seen(window)}",
+        + f": {_seen(series)}",
         "",
         f"  {'':<26}{'measured':>14}{'limit':>14}",
     ]
@@ -48,7 +48,7 @@ def check_text(verdict: Verdict, changes: list[dict] | None = None, paint=plain)
             f"  {NAMES[rule.name]:<26}{shown(rule, rule.measured):>14}"
             f"{shown(rule, rule.limit):>14}  " + paint(rule.verdict, fg=_COLOUR[rule.verdict])
         )
-    if len(window.engines) > 1:
+    if len(series.engines) > 1:
         lines += ["", "  Each engine: preemptions, KV cache usage, waiting, running at most"]
         lines += [
             f"  {one['engine']:>6}"
@@ -99,16 +99,16 @@ def shown(rule: Rule, value) -> str:
     return f"{value:,.4g}" if value != int(value) else f"{int(value):,}"
 
 
-def _seen(window) -> str:
+def _seen(series) -> str:
     def many(count, what):
         return f"{count:,} {what}" + "s" * (count != 1)
 
     over = (
-        f" over {window.seconds[-1]:,.1f} s"
-        if window.seconds is not None and len(window.scrapes) > 1
+        f" over {series.seconds[-1]:,.1f} s"
+        if series.seconds is not None and len(series.scrapes) > 1
         else ""
     )
-    return f"{many(len(window.scrapes), 'scrape')} of {many(len(window.engines), 'engine')}{over}"
+    return f"{many(len(series.scrapes), 'scrape')} of {many(len(series.engines), 'engine')}{over}"
 
 
 def _short(value) -> str:
