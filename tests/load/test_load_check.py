@@ -12,7 +12,6 @@ from conftest import ROOT, rows_of
 
 from vllm_tuning.cli import main
 from vllm_tuning.load.rules import check
-from vllm_tuning.load.server import read_recommendation
 from vllm_tuning.reading.metrics import parse_scrapes, read_scrapes
 from vllm_tuning.reading.scrape_series import ScrapeSeries
 from vllm_tuning.units import InputError
@@ -221,57 +220,6 @@ def test_a_full_pool_by_hand():
 @pytest.mark.parametrize("peak, healthy", [(0.8999, True), (0.9, False)])
 def test_ninety_per_cent_is_full(peak, healthy):
     assert verdict(scrape(peak, 3, preempted=0), scrape(0.1, 1, preempted=0)).healthy is healthy
-
-
-def test_observed_lengths_against_those_assumed(tmp_path):
-    answer = tmp_path / "R.json"
-    done = CliRunner().invoke(
-        main,
-        ["recommend", "llama-3-8b-2-layers", "--input-len", "900", "--output-len", "300", "--json"],
-    )
-    answer.write_text(done.stdout)
-    shorter, longer = (
-        verdict(
-            scrape(0.1, 1, preempted=0),
-            scrape(0.1, 1, preempted=0, more=lengths(1000, out)),
-            predicted=read_recommendation(answer),
-        )
-        for out in (200, 201)
-    )
-    assert rules(shorter)["request_length"].verdict == "pass"
-    assert rules(longer)["request_length"].verdict == "fail"
-    assert rules(longer)["request_length"].measured == 1201
-    assert "--input-len 1000 --output-len 201" in rules(longer)["request_length"].change
-    assert longer.healthy is True
-
-
-def test_the_pool_against_the_one_predicted(tmp_path):
-    """Three-way: the recommendation, the log of a launch at its flags, the scrapes."""
-    answer, launch = tmp_path / "R.json", tmp_path / "launch.csv"
-    done = CliRunner().invoke(
-        main,
-        [
-            "recommend",
-            "llama-3-8b-2-layers",
-            "--input-len",
-            "1024",
-            "--output-len",
-            "256",
-            "--json",
-        ],
-    )
-    answer.write_text(done.stdout)
-    best = json.loads(done.stdout)["recommended"]
-    launch.write_text(
-        "max_num_seqs,max_num_batched_tokens\n"
-        f"{best['max_num_seqs']},{best['max_num_batched_tokens']}\n"
-    )
-    for share, expected in ((0.995, "pass"), (0.98, "fail")):
-        blocks = round(share * best["kv_cache_tokens"] / 16)
-        texts = [scrape(0.1, 1, preempted=0, blocks=blocks)] * 2
-        found = verdict(*texts, predicted=read_recommendation(answer), launches=[launch])
-        rule = rules(found)["kv_cache_tokens"]
-        assert rule.verdict == expected and rule.measured == blocks * 16
 
 
 # ---------------------------------------------------------------- over time
@@ -509,9 +457,7 @@ def test_what_is_no_scrape_is_one_sentence(content, problem, tmp_path):
 
 
 def test_a_bad_file_is_told_before_the_sampling(tmp_path):
-    (tmp_path / "R.json").write_text('{"recommended": null, "recommended_reason": "K2 unknown"}')
     url = "http://localhost:1/metrics"
-    assert "K2 unknown" in run(url, "--recommendation", tmp_path / "R.json")[2]
     assert "cannot be read" in run(url, "--baseline", tmp_path / "none")[2]
     assert "no such" in run(url, "--launches", tmp_path / "none")[2]
     assert "No such file or directory" in run(url, "--save-baseline", tmp_path / "no/b.json")[2]
@@ -591,21 +537,11 @@ def test_a_baseline_that_was_changed(name, value, tmp_path):
         assert code == 1 and out == "" and f"{name} is" in err
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        '{"recommended": {"max_num_seqs": 1.5, "max_num_batched_tokens": 9}}',
-        '{"recommended": {"max_num_seqs": 5, "max_num_batched_tokens": 9, "kv_cache_tokens": NaN}}',
-        '{"recommended": {"max_num_seqs": 5, "max_num_batched_tokens": 9}, "workload": {}}',
-        "{}",
-        "[]",
-        '{"max_num_seqs": 5}\n{}',
-    ],
-)
-def test_files_that_are_no_recommendation(text, tmp_path):
-    (tmp_path / "R.json").write_text(text)
-    code, out, err = run(DATA / "mns8.prom", "--recommendation", tmp_path / "R.json")
-    assert code == 1 and out == "" and len(err.splitlines()) == 1 and "R.json" in err
+@pytest.mark.parametrize("option, instead", [("--recommendation", "check --launches")])
+def test_options_that_went_name_what_takes_their_place(option, instead, tmp_path):
+    code, out, err = run(DATA / "mns8.prom", option, tmp_path / "R.json")
+    assert code == 2 and out == "" and len(err.splitlines()) == 1 and instead in err
+    assert option not in run("--help")[1]
 
 
 def test_where_no_baseline_can_be_written_is_told_before_the_sampling(tmp_path):

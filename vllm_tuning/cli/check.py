@@ -1,11 +1,11 @@
-"""A server under load against the rules and the prediction."""
+"""A server under load against the rules."""
 
 import json
 
 import click
 
 from ..units import InputError
-from .options import Number, json_option, progress_bar
+from .options import Number, gone_option, json_option, progress_bar
 
 
 @click.command()
@@ -16,7 +16,7 @@ from .options import Number, json_option, progress_bar
     metavar="LAUNCHES",
     help="The server's start-up log, or the launches: its flags and its pool.",
 )
-@click.option("--recommendation", metavar="FILE", help="What recommend --json printed.")
+@gone_option("--recommendation", "check --launches LAUNCHES says how many requests fit")
 @click.option("--baseline", metavar="FILE", help="Compare with an earlier --save-baseline.")
 @click.option("--save-baseline", metavar="FILE", help="Write configuration, capacity and load.")
 @click.option(
@@ -46,7 +46,6 @@ def check(
     ctx,
     metrics,
     launches,
-    recommendation,
     baseline,
     save_baseline,
     interval,
@@ -61,15 +60,14 @@ def check(
     token gets the one in the environment variable VLLM_TUNING_TOKEN.
     """
     from ..load import check as judge
-    from ..load import compare, read_baseline, read_recommendation
+    from ..load import compare, read_baseline
     from ..load import save_baseline as save
     from ..report import check_text
 
     # What is wrong with a file is told before the sampling, not after it.
-    predicted = read_recommendation(recommendation) if recommendation else None
     earlier = read_baseline(baseline) if baseline else None
     _check_files(launches, [save_baseline, keep])
-    verdict = judge(_series(metrics, interval, duration, keep), launches, predicted)
+    verdict = judge(_series(metrics, interval, duration, keep), launches)
     changes = compare(earlier, verdict) if earlier else None
     if as_json:
         answer = verdict.to_dict()

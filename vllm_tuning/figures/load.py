@@ -27,8 +27,9 @@ def kv_cache_usage(verdicts: dict[str, Verdict], ax=None):
     return _over_time(ax, verdicts)
 
 
-def requests(verdict: Verdict, ax=None):
-    """Requests running and waiting; the lines are what the server admits and what fits full."""
+def requests(verdict: Verdict, ax=None, recommended: int | None = None):
+    """Requests running and waiting; the lines are what the server admits, what fits full, and the
+    max_num_seqs recommended."""
     ax, series, server = axes_of(ax), verdict.series, verdict.server
     for name, look in zip(("running", "waiting"), LINES):
         _line(ax, verdict, series.total(name), look, f"{name}, measured")
@@ -50,12 +51,12 @@ def requests(verdict: Verdict, ax=None):
             ls=":",
             label=f"{fit:,} fit when all are full (p95 {request.length:,} tokens)",
         )
-    if server.predicted:
+    if recommended:
         ax.axhline(
-            engines * server.predicted.max_num_seqs,
+            engines * recommended,
             color=LINES[2][0],
             ls="-.",
-            label=f"recommended {server.predicted.max_num_seqs:,}",
+            label=f"recommended {recommended:,}",
         )
     ax.set(ylabel="requests", ylim=0)
     ax.yaxis.set_major_formatter(THOUSANDS)

@@ -4,12 +4,10 @@ from .advice import PEAK_LIMIT, observed_request
 from .baseline import compare, read_baseline, save_baseline
 from .rules import Rule, Verdict, check
 from .sampling import is_url, sample, samples
-from .server import Recommendation, read_recommendation
 from .sweep_file import write_sweep
 
 __all__ = [
     "PEAK_LIMIT",
-    "Recommendation",
     "Rule",
     "Verdict",
     "check",
@@ -17,7 +15,6 @@ __all__ = [
     "is_url",
     "observed_request",
     "read_baseline",
-    "read_recommendation",
     "sample",
     "samples",
     "save_baseline",

@@ -42,7 +42,6 @@ def baseline(verdict: Verdict) -> dict:
         "capacity": {
             "num_gpu_blocks": pool and pool.blocks,
             "kv_cache_tokens": pool and pool.tokens,
-            "predicted_kv_cache_tokens": server.predicted and server.predicted.kv_cache_tokens,
         },
         "load": {
             **{

@@ -14,15 +14,11 @@ from .advice import (
     PEAK_LIMIT,
     against_a_full_pool,
     against_preemption,
-    longest_length,
     observed_request,
 )
-from .server import Recommendation, Server, server_of
+from .server import Server, server_of
 
 FLAT_QUEUE = 0.1  # of the requests running: so much a queue may grow
-
-
-POOL_TOLERANCE = 0.01  # of the predicted pool
 
 
 BUSY_SCRAPES = 3  # to tell a queue that grows from one that does not
@@ -91,18 +87,13 @@ def count(value: float | None) -> int | None:
     return None if value is None else round(value)
 
 
-def check(series: ScrapeSeries, launches=(), predicted: Recommendation | None = None) -> Verdict:
-    """The verdict on the scrapes; LAUNCHES and a recommendation add what was promised.
-
-    Raises InputError.
-    """
+def check(series: ScrapeSeries, launches=()) -> Verdict:
+    """The verdict on the scrapes; LAUNCHES, of the server, tell its flags. Raises InputError."""
     series.refuse_disorder()
-    server = server_of(series, launches, predicted)
+    server = server_of(series, launches)
     rules = [_no_preemption(series, server), _room_to_spare(series, server), _flat_queue(series)]
     if server.max_num_seqs:
         rules.append(_all_fit(series, server))
-    if server.predicted:
-        rules += [_lengths_as_assumed(series, server), _pool_as_predicted(series, server)]
     return Verdict(series, server, tuple(rules), (*server.notices, *_notices(series)))
 
 
@@ -252,72 +243,6 @@ def _all_fit(series: ScrapeSeries, server: Server) -> Rule:
         fit,
         "unknown",
         f"{why} {seqs} are admitted, and this load did not fill them together; the next one may.",
-    )
-
-
-def _lengths_as_assumed(series: ScrapeSeries, server: Server) -> Rule:
-    request, assumed = observed_request(series), server.predicted.workload
-    why = (
-        "The recommendation holds for requests of the length it assumed; longer ones take more "
-        "of the pool."
-    )
-    if not request or not assumed:
-        return Rule(
-            "request_length",
-            request and request.length,
-            assumed and assumed.length,
-            "unknown",
-            why
-            + (
-                " It does not say which: make it again."
-                if not assumed
-                else " No finished request tells the length."
-            ),
-        )
-    ends = longest_length(series)
-    seen = (
-        f"Observed p95: about {request.input_len:,} + {request.output_len:,} tokens, none "
-        f"above {ends:,.0f}; assumed: {assumed.input_len:,} + {assumed.output_len:,}. "
-    )
-    longer = request.length > assumed.length
-    return Rule(
-        "request_length",
-        request.length,
-        assumed.length,
-        "fail" if longer else "pass",
-        seen + why,
-        f"recommend again with --input-len {request.input_len} --output-len {request.output_len}"
-        if longer
-        else None,
-    )
-
-
-def _pool_as_predicted(series: ScrapeSeries, server: Server) -> Rule:
-    predicted, launch, pool = server.predicted, server.launch, server.pool(series)
-    why = "A pool that is not the one predicted moves the number of requests that fit."
-    measured, limit = pool and pool.tokens, predicted.kv_cache_tokens
-    flags = launch and (launch.max_num_seqs, launch.max_num_batched_tokens)
-    if (
-        not measured
-        or not limit
-        or flags != (predicted.max_num_seqs, predicted.max_num_batched_tokens)
-    ):
-        reason = (
-            " The pool is not known in tokens."
-            if not measured or not limit
-            else " The log of the server (--launches) tells which flags it runs."
-            if not flags
-            else f" The server runs other flags ({flags[0]}, {flags[1]}) than recommended."
-        )
-        return Rule("kv_cache_tokens", measured, limit, "unknown", why + reason)
-    off = abs(measured - limit) > POOL_TOLERANCE * limit
-    return Rule(
-        "kv_cache_tokens",
-        measured,
-        limit,
-        "fail" if off else "pass",
-        why,
-        ("add the server's start-up log to the launches and recommend again") if off else None,
     )
 
 

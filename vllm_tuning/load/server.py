@@ -1,6 +1,5 @@
-"""What is known of the server beside its /metrics: its flags, its pool, and what was predicted."""
+"""What is known of the server beside its /metrics: its flags and its pool."""
 
-import os
 from dataclasses import dataclass
 
 from ..answer import model_of
@@ -8,9 +7,8 @@ from ..budget import seqs_by_length
 from ..kv_cache import CacheLayout, Group
 from ..launch import Launch, Notice
 from ..memory_model import MemoryModel
-from ..reading import ScrapeSeries, read_json, read_source
-from ..units import LARGEST_COUNT, InputError
-from ..workload import Workload
+from ..reading import ScrapeSeries, read_source
+from ..units import InputError
 
 
 @dataclass(frozen=True)
@@ -38,22 +36,11 @@ class ServedPool:
 
 
 @dataclass(frozen=True)
-class Recommendation:
-    """What ``recommend --json`` predicted: the flags, their pool in tokens, the requests."""
-
-    max_num_seqs: int
-    max_num_batched_tokens: int
-    kv_cache_tokens: int | None
-    workload: Workload | None
-
-
-@dataclass(frozen=True)
 class Server:
-    """The launch that serves, a memory model if the launches give one, and the prediction."""
+    """The launch that serves, and a memory model if the launches give one."""
 
     launch: Launch | None = None
     model: MemoryModel | None = None
-    predicted: Recommendation | None = None
     notices: tuple[Notice, ...] = ()
 
     @property
@@ -88,13 +75,13 @@ class Server:
         )
 
 
-def server_of(series: ScrapeSeries, launches=(), predicted: Recommendation | None = None) -> Server:
+def server_of(series: ScrapeSeries, launches=()) -> Server:
     """The server that the scrapes are of, out of LAUNCHES.
 
     Of several launches the one with the pool that the scrapes show. Raises InputError.
     """
     if not launches:
-        return Server(predicted=predicted)
+        return Server()
     found = [launch for source in launches for launch in read_source(source)]
     notices, blocks, size = [], series.cache("num_gpu_blocks"), series.cache("block_size") or 16
     up = [launch for launch in found if launch.status == "ok"] or found
@@ -135,36 +122,9 @@ def server_of(series: ScrapeSeries, launches=(), predicted: Recommendation | Non
             model = model_of(launches)
         except InputError as error:
             notices.append(Notice("no_model", f"the launches make no memory model: {error}"))
-    return Server(launch, model, predicted, tuple(notices))
+    return Server(launch, model, tuple(notices))
 
 
 def _logged_blocks(launch: Launch, block_size: int) -> tuple[int | None, int]:
     """Blocks as printed, and as many as the printed tokens fill."""
     return launch.num_gpu_blocks, (launch.kv_cache_tokens or 0) // (launch.block_size or block_size)
-
-
-def read_recommendation(path: str | os.PathLike) -> Recommendation:
-    """The answer that ``recommend --json`` printed. Raises InputError."""
-    answer = read_json(path, "what vllm-tuning recommend --json prints")
-    best, work = answer.get("recommended"), answer.get("workload")
-    if not isinstance(best, dict):
-        reason = str(answer.get("recommended_reason") or "no figure under recommended")
-        raise InputError(f"{path}: no recommendation: {reason[:200]}")
-
-    def whole(record, name):
-        value = record.get(name)
-        if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= LARGEST_COUNT:
-            raise InputError(
-                f"{path}: {name} is {str(value)[:40]}; expected a whole number of 1 or more"
-            )
-        return value
-
-    tokens = best.get("kv_cache_tokens") is not None and whole(best, "kv_cache_tokens")
-    return Recommendation(
-        whole(best, "max_num_seqs"),
-        whole(best, "max_num_batched_tokens"),
-        tokens or None,
-        Workload(whole(work, "input_len"), whole(work, "output_len"))
-        if isinstance(work, dict)
-        else None,
-    )

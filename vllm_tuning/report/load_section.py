@@ -1,36 +1,25 @@
 """The report's section under load: prediction, start-up log and load beside one another."""
 
 import math
+from functools import partial
 from html import escape
 
 from IPython.display import HTML
 
 from ..figures import load as figures
-from ..load import Recommendation, Verdict, check, observed_request
+from ..load import Verdict, check, observed_request
 from ..optimum import Optimum
 from ..reading import BENCH_COLUMNS, ScrapeSeries, read_bench_results, read_scrapes
 from .load_text import NAMES, WORDS, shown
 from .sections import figure, table, tag
 
 
-def verdict_of(optimum: Optimum, sources, metrics) -> Verdict:
-    """The verdict on saved scrapes, against the answer and its launches. Raises InputError."""
-    best = optimum.recommended
-    return check(
-        ScrapeSeries(tuple(read_scrapes(metrics))),
-        sources,
-        best
-        and Recommendation(
-            best.max_num_seqs, best.max_num_batched_tokens, best.kv_cache_tokens, optimum.workload
-        ),
-    )
-
-
 def load_section(optimum: Optimum, sources, metrics=(), bench=()) -> HTML | None:
     """Verdict, three-way table and time lines of the scrapes; then benchmarks. None of neither."""
     parts = []
     if metrics:
-        verdict = verdict_of(optimum, sources, metrics)
+        verdict = check(ScrapeSeries(tuple(read_scrapes(metrics))), sources)
+        best = optimum.recommended
         load = {"load": verdict}
         parts += [
             '<h2 id="Under-load">Under load</h2>',
@@ -42,7 +31,7 @@ def load_section(optimum: Optimum, sources, metrics=(), bench=()) -> HTML | None
                 alt="Use of the KV cache over time, in per cent, with the limit of 90 per cent.",
             ),
             figure(
-                figures.requests,
+                partial(figures.requests, recommended=best.max_num_seqs if best else None),
                 verdict,
                 alt="Requests running and waiting over time, "
                 "with max_num_seqs and the number that fits.",

@@ -25,8 +25,6 @@ NAMES = {
     "kv_cache_usage_peak": "KV cache usage, peak",
     "waiting": "waiting requests, growth",
     "max_num_seqs": "max_num_seqs, fits",
-    "request_length": "p95 length, as assumed",
-    "kv_cache_tokens": "pool, as predicted",
 }
 
 
