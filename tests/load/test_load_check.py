@@ -460,7 +460,7 @@ def test_a_bad_file_is_told_before_the_sampling(tmp_path):
     url = "http://localhost:1/metrics"
     assert "cannot be read" in run(url, "--baseline", tmp_path / "none")[2]
     assert "no such" in run(url, "--launches", tmp_path / "none")[2]
-    assert "No such file or directory" in run(url, "--save-baseline", tmp_path / "no/b.json")[2]
+    assert "No such file or directory" in run(url, "--keep", tmp_path / "no/b.prom")[2]
 
 
 def test_files_that_are_not_there(tmp_path):
@@ -495,25 +495,35 @@ def test_mutated_scrapes_are_a_verdict_or_one_sentence():
 # ---------------------------------------------------------------- baseline
 
 
-def test_baseline_saved_and_compared(tmp_path):
+def test_an_earlier_verdict_is_compared(tmp_path):
+    """60 preemptions with mns 24, none with 8; of both 16 fit, so that limit does not differ."""
     file = tmp_path / "baseline.json"
-    run(DATA / "mns24.prom", "--launches", DATA / "mns24.csv", "--save-baseline", file)
-    saved = json.loads(file.read_text())
-    assert saved["configuration"]["max_num_seqs"] == 24
-    assert saved["capacity"]["kv_cache_tokens"] == 4128
-    assert saved["load"]["preemptions"] == 60 and saved["load"]["steps"] == 897
-    assert saved["load"]["mean_output_length"] == 128
-    assert saved["versions"]["vllm"] == "0.32.0"
-    assert saved["configuration"]["gpu_memory_utilization"] == 0.92
-    code, out, _ = run(
-        DATA / "mns8.prom", "--launches", DATA / "mns8.csv", "--baseline", file, "--json"
-    )
-    changes = {change["name"]: change for change in json.loads(out)["baseline"]}
-    assert code == 0 and (changes["preemptions"]["then"], changes["preemptions"]["now"]) == (60, 0)
-    assert "max_num_seqs" in run(DATA / "mns8.prom", "--baseline", file)[1]
-    file.write_text("{}")
-    code, _, err = run(DATA / "mns8.prom", "--baseline", file)
-    assert code == 1 and "--save-baseline" in err
+    file.write_text(run(DATA / "mns24.prom", "--launches", DATA / "mns24.csv", "--json")[1])
+    args = DATA / "mns8.prom", "--launches", DATA / "mns8.csv", "--baseline", file
+    code, out, _ = run(*args, "--json")
+    changes = {
+        change["name"]: (change["then"], change["now"]) for change in json.loads(out)["baseline"]
+    }
+    assert code == 0 and changes["preemptions"] == (60, 0) and changes["max_num_seqs"] == (24, 8)
+    assert changes["healthy"] == (False, True) and changes["running_peak"] == (24, 8)
+    assert {"engines", "restarts", "max_num_seqs_limit", "preemptions_limit"}.isdisjoint(changes)
+    assert "max_num_seqs" in run(*args)[1]
+
+
+def test_what_the_other_verdict_does_not_hold_is_null(tmp_path):
+    file = tmp_path / "baseline.json"
+    with_launch = [DATA / "mns8.prom", "--launches", DATA / "mns8.csv", "--json"]
+    file.write_text(run(DATA / "mns8.prom", "--json")[1])
+    assert json.loads(run(*with_launch, "--baseline", file)[1])["baseline"] == [
+        {"name": "max_num_seqs", "then": None, "now": 8},
+        {"name": "max_num_seqs_limit", "then": None, "now": 16},
+    ]
+    file.write_text(run(*with_launch)[1])
+    assert json.loads(run(DATA / "mns8.prom", "--json", "--baseline", file)[1])["baseline"] == [
+        {"name": "max_num_seqs", "then": 8, "now": None},
+        {"name": "max_num_seqs_limit", "then": 16, "now": None},
+    ]
+    assert json.loads(run(*with_launch, "--baseline", file)[1])["baseline"] == []
 
 
 def test_text_keeps_to_eighty_columns():
@@ -524,32 +534,57 @@ def test_text_keeps_to_eighty_columns():
 
 @pytest.mark.parametrize(
     "name, value",
-    [("preemptions", [1]), ("preemptions", {}), ("seconds", float("nan")), ("seconds", 10**400)],
+    [
+        ("preemptions", [1]),
+        ("preemptions", {}),
+        ("waiting_peak", float("nan")),
+        ("waiting_peak", 10**400),
+    ],
 )
 def test_a_baseline_that_was_changed(name, value, tmp_path):
     file = tmp_path / "baseline.json"
-    run(DATA / "mns8.prom", "--save-baseline", file)
-    saved = json.loads(file.read_text())
-    saved["load"][name] = value
-    file.write_text(json.dumps(saved))
+    saved = json.loads(run(DATA / "mns8.prom", "--json")[1])
+    file.write_text(json.dumps(saved | {name: value}))
     for args in ((), ("--json",)):
         code, out, err = run(DATA / "mns8.prom", "--baseline", file, *args)
         assert code == 1 and out == "" and f"{name} is" in err
 
 
-@pytest.mark.parametrize("option, instead", [("--recommendation", "check --launches")])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{}",
+        "[]",
+        "nope",
+        '{"baseline_of": "vllm-tuning check", "load": {"healthy": true}}',
+        '{"healthy": true, "rules": 1}',
+        '{"healthy": true, "rules": [1]}',
+        '{"healthy": true, "rules": []}\n{}',
+    ],
+)
+def test_files_that_are_no_baseline(text, tmp_path):
+    (tmp_path / "B.json").write_text(text)
+    code, out, err = run(DATA / "mns8.prom", "--baseline", tmp_path / "B.json")
+    assert code == 1 and out == "" and len(err.splitlines()) == 1
+    assert "B.json" in err and "check --json" in err
+
+
+@pytest.mark.parametrize(
+    "option, instead",
+    [("--recommendation", "check --launches"), ("--save-baseline", "check --json > FILE")],
+)
 def test_options_that_went_name_what_takes_their_place(option, instead, tmp_path):
     code, out, err = run(DATA / "mns8.prom", option, tmp_path / "R.json")
     assert code == 2 and out == "" and len(err.splitlines()) == 1 and instead in err
     assert option not in run("--help")[1]
 
 
-def test_where_no_baseline_can_be_written_is_told_before_the_sampling(tmp_path):
+def test_where_no_sample_can_be_kept_is_told_before_the_sampling(tmp_path):
     url = "http://localhost:1/metrics"
-    assert "Is a directory" in run(url, "--save-baseline", tmp_path)[2]
+    assert "Is a directory" in run(url, "--keep", tmp_path)[2]
     (tmp_path / "locked").mkdir(mode=0o500)
     if not os.access(tmp_path / "locked", os.W_OK):  # root writes everywhere
-        assert "cannot be written" in run(url, "--keep", tmp_path / "locked/b.json")[2]
+        assert "cannot be written" in run(url, "--keep", tmp_path / "locked/b.prom")[2]
 
 
 @pytest.mark.parametrize("option", ["--interval", "--duration"])

@@ -14,7 +14,6 @@ from test_load_check import DATA, lengths, scrape, verdict
 from vllm_tuning import Workload, find_optimum, model_of
 from vllm_tuning.cli import main
 from vllm_tuning.figures import load as figures
-from vllm_tuning.load.baseline import baseline
 from vllm_tuning.load.carried_runs import burst_runs, lengths_table, verdict_of_run
 from vllm_tuning.load.sweep_file import sweep_points, tuner_lists
 from vllm_tuning.reading.bench_results import read_bench_results
@@ -244,7 +243,7 @@ def test_scrapes_that_lack_much_are_drawn_and_told(text, tmp_path):
         (figures.preemptions, {"a": found}),
     ):
         assert draw(given).get_xlabel()
-    assert json.dumps(baseline(found), allow_nan=False)
+    assert json.dumps(found.to_dict(), allow_nan=False)
 
 
 def test_the_lesson_says_what_is_wrong_in_one_sentence(tmp_path):

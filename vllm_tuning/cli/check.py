@@ -17,8 +17,8 @@ from .options import Number, gone_option, json_option, progress_bar
     help="The server's start-up log, or the launches: its flags and its pool.",
 )
 @gone_option("--recommendation", "check --launches LAUNCHES says how many requests fit")
-@click.option("--baseline", metavar="FILE", help="Compare with an earlier --save-baseline.")
-@click.option("--save-baseline", metavar="FILE", help="Write configuration, capacity and load.")
+@click.option("--baseline", metavar="FILE", help="Compare with an earlier check --json.")
+@gone_option("--save-baseline", "check --json > FILE writes what --baseline reads")
 @click.option(
     "--interval",
     type=Number(0.1, 3600),
@@ -47,7 +47,6 @@ def check(
     metrics,
     launches,
     baseline,
-    save_baseline,
     interval,
     duration,
     keep,
@@ -61,12 +60,11 @@ def check(
     """
     from ..load import check as judge
     from ..load import compare, read_baseline
-    from ..load import save_baseline as save
     from ..report import check_text
 
     # What is wrong with a file is told before the sampling, not after it.
     earlier = read_baseline(baseline) if baseline else None
-    _check_files(launches, [save_baseline, keep])
+    _check_files(launches, keep)
     verdict = judge(_series(metrics, interval, duration, keep), launches)
     changes = compare(earlier, verdict) if earlier else None
     if as_json:
@@ -76,20 +74,18 @@ def check(
         click.echo(json.dumps(answer, indent=2, allow_nan=False))
     else:
         click.echo(check_text(verdict, changes, click.style))
-    if save_baseline:
-        save(save_baseline, verdict)
     ctx.exit(3 if verdict.healthy is False else 0)
 
 
-def _check_files(launches, outputs):
+def _check_files(launches, keep):
     from ..reading import check_writable, read_source
 
     if "-" in launches:
         raise InputError("-: check reads its launches twice; save the log to a file first")
     for source in launches:
         read_source(source)
-    for output in filter(None, outputs):
-        check_writable(output)
+    if keep:
+        check_writable(keep)
 
 
 def _series(metrics, interval, duration, keep):

@@ -1,7 +1,7 @@
 """A server under load: scrapes over time, rules, advice."""
 
 from .advice import PEAK_LIMIT, observed_request
-from .baseline import compare, read_baseline, save_baseline
+from .baseline import compare, read_baseline
 from .rules import Rule, Verdict, check
 from .sampling import is_url, sample, samples
 from .sweep_file import write_sweep
@@ -17,6 +17,5 @@ __all__ = [
     "read_baseline",
     "sample",
     "samples",
-    "save_baseline",
     "write_sweep",
 ]
