@@ -10,10 +10,12 @@ import pytest
 from click.testing import CliRunner
 from conftest import ROOT, rows_of
 
+from vllm_tuning import Workload, find_optimum, model_of
 from vllm_tuning.cli import main
 from vllm_tuning.load.rules import check
 from vllm_tuning.reading.metrics import parse_scrapes, read_scrapes
 from vllm_tuning.reading.scrape_series import ScrapeSeries
+from vllm_tuning.reading.sources import read_source
 from vllm_tuning.units import InputError
 
 ORACLE = ROOT.parent / "shared/oracle/load"
@@ -62,15 +64,12 @@ def lengths(prompt, output, count=100):
     return text
 
 
-def verdict(*texts, **options):
-    return check(
-        ScrapeSeries(
-            tuple(
-                one for i, text in enumerate(texts) for one in parse_scrapes(text.encode(), f"s{i}")
-            )
-        ),
-        **options,
+def verdict(*texts, launches=None):
+    """The verdict on scrapes and, with the name of launches, on what these say of the server."""
+    series = ScrapeSeries(
+        tuple(one for i, text in enumerate(texts) for one in parse_scrapes(text.encode(), f"s{i}"))
     )
+    return check(series, read_source(launches), model_of([launches])) if launches else check(series)
 
 
 def rules(found):
@@ -182,8 +181,6 @@ def test_by_how_much_by_hand():
 
 def test_both_flags_and_the_utilization_where_the_launches_tell_them(tmp_path):
     """With four launches the model knows how the pool moves: its own answer for that length."""
-    from vllm_tuning import Workload, find_optimum, model_of
-
     launches = ROOT / "data/llama-3-8b-2-layers/launches.csv"
     served = rows_of(launches)[0]
     pool = {"blocks": int(served["num_gpu_blocks"]), "size": 32}
@@ -191,7 +188,7 @@ def test_both_flags_and_the_utilization_where_the_launches_tell_them(tmp_path):
     found = verdict(
         scrape(0.0, preempted=0, **pool),
         scrape(0.5, 12, preempted=5, more=lengths(9000, 99_000), **pool),
-        launches=[launches],
+        launches=launches,
     )
     change = rules(found)["preemptions"].change
     assert f"--max-num-seqs {best.max_num_seqs} --max-num-batched-tokens" in change
@@ -204,7 +201,7 @@ def test_both_flags_and_the_utilization_where_the_launches_tell_them(tmp_path):
 
 def test_launches_that_would_admit_more_are_not_named():
     """The launches of another server: their 794 requests are no cure for 24 that preempt."""
-    found = verdict((DATA / "mns24.prom").read_text(), launches=["llama-3-8b-2-layers"])
+    found = verdict((DATA / "mns24.prom").read_text(), launches="llama-3-8b-2-layers")
     change = rules(found)["preemptions"].change
     assert "to 16 or less" in change and "by the launches" not in change
 

@@ -13,9 +13,9 @@ from test_load_check import DATA, lengths, scrape, verdict
 from vllm_tuning import Workload, find_optimum, model_of
 from vllm_tuning.cli import main
 from vllm_tuning.figures import load as figures
-from vllm_tuning.load.carried_runs import burst_runs, lengths_table, verdict_of_run
 from vllm_tuning.load.sweep_file import sweep_points
 from vllm_tuning.reading.bench_results import read_bench_results
+from vllm_tuning.report.load_lesson import burst_runs, lengths_table, verdict_of_run
 from vllm_tuning.report.load_text import check_text
 from vllm_tuning.report.page import write_report
 from vllm_tuning.units import InputError

@@ -60,12 +60,15 @@ def check(
     """
     from ..load import check as judge
     from ..load import compare, read_baseline
+    from ..reading import check_writable
     from ..report import check_text
 
     # What is wrong with a file is told before the sampling, not after it.
     earlier = read_baseline(baseline) if baseline else None
-    _check_files(launches, keep)
-    verdict = judge(_series(metrics, interval, duration, keep), launches)
+    records, model, notices = _launches(launches)
+    if keep:
+        check_writable(keep)
+    verdict = judge(_series(metrics, interval, duration, keep), records, model, notices)
     changes = compare(earlier, verdict) if earlier else None
     if as_json:
         answer = verdict.to_dict()
@@ -77,15 +80,22 @@ def check(
     ctx.exit(3 if verdict.healthy is False else 0)
 
 
-def _check_files(launches, keep):
-    from ..reading import check_writable, read_source
+def _launches(sources):
+    """The launches, the memory model of several, and what is to be said of it."""
+    from ..answer import model_of
+    from ..launch import Notice
+    from ..reading import read_source
 
-    if "-" in launches:
+    if "-" in sources:
         raise InputError("-: check reads its launches twice; save the log to a file first")
-    for source in launches:
-        read_source(source)
-    if keep:
-        check_writable(keep)
+    launches = [launch for source in sources for launch in read_source(source)]
+    if len(launches) < 2:
+        return launches, None, []
+    try:
+        return launches, model_of(sources), []
+    except InputError as error:
+        text = f"the launches make no memory model: {error}"
+        return launches, None, [Notice("no_model", text)]
 
 
 def _series(metrics, interval, duration, keep):

@@ -1,6 +1,6 @@
 """A server under load: scrapes over time, rules, advice."""
 
-from .advice import PEAK_LIMIT, observed_request
+from .advice import PEAK_LIMIT, longest_length, observed_request
 from .baseline import compare, read_baseline
 from .rules import Rule, Verdict, check
 from .sampling import is_url, sample, samples
@@ -13,6 +13,7 @@ __all__ = [
     "check",
     "compare",
     "is_url",
+    "longest_length",
     "observed_request",
     "read_baseline",
     "sample",

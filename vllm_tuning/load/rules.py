@@ -4,19 +4,22 @@ The server is healthy where nothing was preempted and the KV cache stayed below 
 rules say more, but no verdict hangs on them: a burst always queues.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from ..launch import Notice
+from ..launch import Launch, Notice
+from ..memory_model import MemoryModel
 from ..reading import ScrapeSeries
 from .advice import (
     PEAK_LIMIT,
     against_a_full_pool,
     against_preemption,
     observed_request,
+    what_is_lacking,
 )
-from .server import Server, server_of
+from .server import Server, serving_launch
 
 FLAT_QUEUE = 0.1  # of the requests running: so much a queue may grow
 
@@ -87,14 +90,25 @@ def count(value: float | None) -> int | None:
     return None if value is None else round(value)
 
 
-def check(series: ScrapeSeries, launches=()) -> Verdict:
-    """The verdict on the scrapes; LAUNCHES, of the server, tell its flags. Raises InputError."""
+def check(
+    series: ScrapeSeries,
+    launches: Sequence[Launch] = (),
+    model: MemoryModel | None = None,
+    notices: Sequence[Notice] = (),
+) -> Verdict:
+    """The verdict on the scrapes.
+
+    launches: the server's start, or those among which it is: flags and pool. model: theirs.
+    notices: what is to be said of these. Raises InputError for scrapes in disorder.
+    """
     series.refuse_disorder()
-    server = server_of(series, launches)
+    launch, unknown = serving_launch(series, launches) if launches else (None, None)
+    server = Server(launch, model)
     rules = [_no_preemption(series, server), _room_to_spare(series, server), _flat_queue(series)]
     if server.max_num_seqs:
-        rules.append(_all_fit(series, server))
-    return Verdict(series, server, tuple(rules), (*server.notices, *_notices(series)))
+        rules.append(_all_fit(series, server, server.max_num_seqs))
+    first = [unknown] if unknown else []
+    return Verdict(series, server, tuple(rules), (*first, *notices, *_notices(series)))
 
 
 def preemptions(series: ScrapeSeries) -> int | None:
@@ -110,70 +124,40 @@ def _no_preemption(series: ScrapeSeries, server: Server) -> Rule:
         "A preempted request loses its KV cache and is computed again: work done twice, at the "
         "worst moment."
     )
+    unknown = change = None
     if lost:
         worst = max(series.per_engine, key=lambda one: preemptions(one) or 0)
-        return Rule(
-            "preemptions",
-            lost,
-            0,
-            "fail",
-            why,
-            _at(worst, series) + against_preemption(worst, server),
+        change = _at(worst, series) + against_preemption(worst, server)
+    elif since is None:
+        unknown = "vllm:num_preemptions_total is not among the metrics."
+    elif lost is None:
+        unknown = (
+            f"One scrape tells no interval: {since:,.0f} preemptions since the server started. "
+            "Give two scrapes."
         )
-    unknown = (
-        "vllm:num_preemptions_total is not among the metrics."
-        if since is None
-        else f"One scrape tells no interval: {since:,.0f} preemptions since the server started. "
-        "Give two scrapes."
-        if lost is None
-        else "No traffic between the scrapes."
-        if not series.traffic
-        else "Some scrapes lack vllm:num_preemptions_total."
-        if not series.complete("preemptions")
-        else None
-    )
-    return _pass_or_unknown("preemptions", lost, 0, why, unknown)
+    elif not series.traffic:
+        unknown = "No traffic between the scrapes."
+    elif not series.complete("preemptions"):
+        unknown = "Some scrapes lack vllm:num_preemptions_total."
+    return _rule("preemptions", lost, 0, why, unknown, change)
 
 
 def _room_to_spare(series: ScrapeSeries, server: Server) -> Rule:
     name, peak = "kv_cache_usage", series.peak("kv_cache_usage")
     why = "Above it a surge, or a few longer requests, find no block and something is preempted."
-    if peak is not None and peak >= PEAK_LIMIT:
+    unknown = change = None
+    if peak is None:
+        unknown = "vllm:kv_cache_usage_perc is not among the metrics."
+    elif peak >= PEAK_LIMIT:
         fullest = max(series.per_engine, key=lambda one: one.peak(name) or 0)
-        return Rule(
-            f"{name}_peak",
-            peak,
-            PEAK_LIMIT,
-            "fail",
-            why,
-            _at(fullest, series) + against_a_full_pool(fullest, server),
-        )
-    unknown = (
-        "vllm:kv_cache_usage_perc is not among the metrics."
-        if peak is None
-        else "No traffic at or between the scrapes."
-        if not series.traffic
-        else "No scrape met a running request."
-        if not series.busy.any()
-        else "Some scrapes lack vllm:kv_cache_usage_perc."
-        if not series.complete(name)
-        else None
-    )
-    return _pass_or_unknown(f"{name}_peak", peak, PEAK_LIMIT, why, unknown)
-
-
-def _pass_or_unknown(name: str, measured, limit, why: str, unknown: str | None) -> Rule:
-    return Rule(
-        name,
-        measured,
-        limit,
-        "unknown" if unknown else "pass",
-        f"{unknown} {why}" if unknown else why,
-    )
-
-
-def _at(one: ScrapeSeries, series: ScrapeSeries) -> str:
-    return f"engine {one.engine}: " if len(series.engines) > 1 else ""
+        change = _at(fullest, series) + against_a_full_pool(fullest, server)
+    elif not series.traffic:
+        unknown = "No traffic at or between the scrapes."
+    elif not series.busy.any():
+        unknown = "No scrape met a running request."
+    elif not series.complete(name):
+        unknown = "Some scrapes lack vllm:kv_cache_usage_perc."
+    return _rule(f"{name}_peak", peak, PEAK_LIMIT, why, unknown, change)
 
 
 def _flat_queue(series: ScrapeSeries) -> Rule:
@@ -183,51 +167,27 @@ def _flat_queue(series: ScrapeSeries) -> Rule:
     )
     waiting = series.total("waiting")
     known = series.busy & np.isfinite(waiting)
+    if series.peak("waiting") is None:
+        unknown = "vllm:num_requests_waiting is not among the metrics."
+        return _rule("waiting", None, None, why, unknown)
     if known.sum() < BUSY_SCRAPES:
-        return _pass_or_unknown(
-            "waiting",
-            None,
-            None,
-            why,
-            (
-                "vllm:num_requests_waiting is not among the metrics."
-                if series.peak("waiting") is None
-                else f"{known.sum()} of the scrapes met requests; it takes {BUSY_SCRAPES}."
-            ),
-        )
-    queue, third = waiting[known], max(1, known.sum() // 3)
+        unknown = f"{known.sum()} of the scrapes met requests; it takes {BUSY_SCRAPES}."
+        return _rule("waiting", None, None, why, unknown)
+    queue, third = waiting[known], known.sum() // 3
     growth = float(queue[-third:].mean() - queue[:third].mean())
     limit = max(1.0, FLAT_QUEUE * (series.peak("running") or 0))
-    return Rule(
-        "waiting",
-        growth,
-        limit,
-        "fail" if growth > limit else "pass",
-        why,
-        (
-            "send less, or add a replica; a higher --max-num-seqs helps only while the KV cache has "
-            "room"
-        )
-        if growth > limit
-        else None,
+    change = (
+        "send less, or add a replica; a higher --max-num-seqs helps only while the KV cache has "
+        "room"
     )
+    return _rule("waiting", growth, limit, why, change=change if growth > limit else None)
 
 
-def _all_fit(series: ScrapeSeries, server: Server) -> Rule:
-    seqs, pool, request = server.max_num_seqs, server.pool(series), observed_request(series)
+def _all_fit(series: ScrapeSeries, server: Server, seqs: int) -> Rule:
+    pool, request = server.pool(series), observed_request(series)
     if not pool or not request:
-        return Rule(
-            "max_num_seqs",
-            seqs,
-            None,
-            "unknown",
-            "How many fit is not known: "
-            + (
-                "no finished request tells the length."
-                if not request
-                else "the pool is not known in tokens."
-            ),
-        )
+        why = f"How many fit is not known: {what_is_lacking(request)}."
+        return Rule("max_num_seqs", seqs, None, "unknown", why)
     fit = pool.requests(request.length)
     why = (
         f"The pool holds {fit} requests of the observed p95 length ({request.length:,} tokens), "
@@ -237,13 +197,19 @@ def _all_fit(series: ScrapeSeries, server: Server) -> Rule:
         return Rule("max_num_seqs", seqs, fit, "pass", why)
     if preemptions(series):
         return Rule("max_num_seqs", seqs, fit, "fail", why, f"--max-num-seqs {fit}")
-    return Rule(
-        "max_num_seqs",
-        seqs,
-        fit,
-        "unknown",
-        f"{why} {seqs} are admitted, and this load did not fill them together; the next one may.",
-    )
+    why += f" {seqs} are admitted, and this load did not fill them together; the next one may."
+    return Rule("max_num_seqs", seqs, fit, "unknown", why)
+
+
+def _rule(name, measured, limit, why: str, unknown: str | None = None, change=None) -> Rule:
+    """Failed where something is to be changed; else unknown for a reason, or passed."""
+    if unknown:
+        return Rule(name, measured, limit, "unknown", f"{unknown} {why}")
+    return Rule(name, measured, limit, "fail" if change else "pass", why, change)
+
+
+def _at(one: ScrapeSeries, series: ScrapeSeries) -> str:
+    return f"engine {one.engine}: " if len(series.engines) > 1 else ""
 
 
 def _notices(series: ScrapeSeries):

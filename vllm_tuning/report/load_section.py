@@ -9,7 +9,7 @@ from IPython.display import HTML
 from ..figures import load as figures
 from ..load import Verdict, check, observed_request
 from ..optimum import Optimum
-from ..reading import BENCH_COLUMNS, ScrapeSeries, read_bench_results, read_scrapes
+from ..reading import BENCH_COLUMNS, ScrapeSeries, read_bench_results, read_scrapes, read_source
 from .load_text import NAMES, WORDS, shown
 from .sections import figure, table, tag
 
@@ -18,7 +18,8 @@ def load_section(optimum: Optimum, sources, metrics=(), bench=()) -> HTML | None
     """Verdict, three-way table and time lines of the scrapes; then benchmarks. None of neither."""
     parts = []
     if metrics:
-        verdict = check(ScrapeSeries(tuple(read_scrapes(metrics))), sources)
+        launches = [launch for source in sources for launch in read_source(source)]
+        verdict = check(ScrapeSeries(tuple(read_scrapes(metrics))), launches, optimum.model)
         best = optimum.recommended
         load = {"load": verdict}
         parts += [

@@ -133,7 +133,7 @@ def _check_load(models, metrics, bench) -> None:
         raise InputError("metrics and benchmarks are of one server; report its launches alone")
     read_bench_results(bench)
     if metrics:
-        check(ScrapeSeries(tuple(read_scrapes(metrics))), models[0])
+        check(ScrapeSeries(tuple(read_scrapes(metrics))))
 
 
 def _own_name(sources, shown: list[Path]) -> str:

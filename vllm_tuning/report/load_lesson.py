@@ -1,16 +1,14 @@
 """The carried load runs of a real server, for the lesson."""
 
 import csv
-import math
 from pathlib import Path
 
 import numpy as np
 from IPython.display import Markdown
 
-from ..reading import DATA, ScrapeSeries, read_scrapes
+from ..load import Verdict, check, longest_length, observed_request
+from ..reading import DATA, ScrapeSeries, read_scrapes, read_source
 from ..units import InputError
-from .advice import longest_length, observed_request
-from .rules import Verdict, check
 
 FOLDER = DATA / "load"
 
@@ -18,15 +16,16 @@ FOLDER = DATA / "load"
 def verdict_of_run(metrics: str, launches: str = "") -> Verdict:
     """The verdict on a carried run (``mns24``) with its launch, or on scrapes and launches of your
     own. Raises InputError."""
+    scrapes = Path(metrics)
     carried = FOLDER / f"{metrics}.prom"
-    if Path(metrics).name == metrics and carried.is_file():
-        return check(
-            ScrapeSeries(tuple(read_scrapes([carried]))), [launches or carried.with_suffix(".csv")]
-        )
-    if not Path(metrics).exists():
+    if scrapes.name == metrics and carried.is_file():
+        scrapes, launches = carried, launches or str(carried.with_suffix(".csv"))
+    elif not scrapes.exists():
         names = ", ".join(sorted(path.stem for path in FOLDER.glob("*.prom")))
         raise InputError(f"{metrics}: no such file or folder; carried runs: {names}")
-    return check(ScrapeSeries(tuple(read_scrapes([metrics]))), [launches] if launches else [])
+    return check(
+        ScrapeSeries(tuple(read_scrapes([scrapes]))), read_source(launches) if launches else []
+    )
 
 
 def burst_runs() -> np.ndarray:
@@ -43,24 +42,23 @@ def burst_runs() -> np.ndarray:
 
 
 def lengths_table(verdict: Verdict) -> Markdown:
-    """What the histograms tell of the finished requests' lengths, and how many fit."""
+    """What the histograms say of the finished requests' lengths, and how many fit."""
     series, request = verdict.series, observed_request(verdict.series)
     if request is None:
         return Markdown("The scrapes hold no finished request, so its length is not known.")
-    means = [series.histogram(name).mean for name in ("prompt_length", "output_length")]
-    rows = [
-        ("mean", math.inf if None in means else sum(means), "measured: sum / count"),
+    parts = [series.histogram(name) for name in ("prompt_length", "output_length")]
+    means = [part.mean for part in parts if part and part.mean is not None]
+    pool = verdict.server.pool(series)
+    lines = [
+        "| length of a finished request | tokens | fit in the pool | |",
+        "| --- | ---: | ---: | --- |",
+    ]
+    for name, length, how in (
+        ("mean", sum(means) if len(means) == 2 else None, "measured: sum / count"),
         ("95th percentile", request.length, "estimated: buckets and mean"),
         ("none is longer than", longest_length(series), "measured: upper ends of the buckets"),
-    ]
-    pool, lines = (
-        verdict.server.pool(series),
-        [
-            "| length of a finished request | tokens | fit in the pool | |",
-            "| --- | ---: | ---: | --- |",
-        ],
-    )
-    for name, length, how in rows:
-        fit = f"{pool.requests(int(length)):,}" if pool and math.isfinite(length) else "?"
-        lines.append(f"| {name} | {length:,.0f} | {fit} | {how} |".replace("| inf |", "| ? |"))
+    ):
+        tokens = f"{length:,.0f}" if length else "?"
+        fit = f"{pool.requests(int(length)):,}" if pool and length else "?"
+        lines.append(f"| {name} | {tokens} | {fit} | {how} |")
     return Markdown("\n".join(lines))
