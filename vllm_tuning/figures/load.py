@@ -11,7 +11,7 @@ LINES = [("#0072B2", "-", "o"), ("#D55E00", "--", "s"), ("#009E73", "-.", "^")]
 def kv_cache_usage(verdicts: dict[str, Verdict], ax=None):
     """Use of the pool, %, of each load; thin: what all admitted requests would take when full."""
     ax = axes_of(ax)
-    for (name, verdict), look in zip(verdicts.items(), LINES):
+    for (name, verdict), look in zip(verdicts.items(), LINES, strict=False):
         usage = 100 * verdict.series.total("kv_cache_usage")
         _line(ax, verdict, usage, look, f"{name}, measured")
         if full := predicted_usage(verdict):
@@ -31,7 +31,7 @@ def requests(verdict: Verdict, ax=None, recommended: int | None = None):
     """Requests running and waiting; the lines are what the server admits, what fits full, and the
     max_num_seqs recommended."""
     ax, series, server = axes_of(ax), verdict.series, verdict.server
-    for name, look in zip(("running", "waiting"), LINES):
+    for name, look in zip(("running", "waiting"), LINES, strict=False):
         _line(ax, verdict, series.total(name), look, f"{name}, measured")
     pool, request = server.pool(series), observed_request(series)
     engines = len(series.engines)
@@ -66,7 +66,7 @@ def requests(verdict: Verdict, ax=None, recommended: int | None = None):
 def preemptions(verdicts: dict[str, Verdict], ax=None):
     """Preemptions since the first scrape of each load."""
     ax = axes_of(ax, 2.6)
-    for (name, verdict), look in zip(verdicts.items(), LINES):
+    for (name, verdict), look in zip(verdicts.items(), LINES, strict=False):
         _line(ax, verdict, verdict.series.counted("preemptions"), look, name)
     ax.set(ylabel="preemptions so far", ylim=(0, max(1, 1.08 * _top(ax))))
     return _over_time(ax, verdicts)

@@ -1,5 +1,6 @@
 """What scrapes tell over time: peaks of gauges, increases of counters over restarts, lengths."""
 
+import itertools
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -80,7 +81,7 @@ class ScrapeSeries:
         NaN before an engine has it in two scrapes.
         """
         every = np.full((len(self.engines), len(self.scrapes)), np.nan)
-        for counted, engine in zip(every, self.engines):
+        for counted, engine in zip(every, self.engines, strict=True):
             values = self.figure(name, engine)
             held = np.flatnonzero(np.isfinite(values))
             if len(held) > 1:
@@ -135,8 +136,9 @@ class ScrapeSeries:
     @property
     def seconds(self) -> np.ndarray | None:
         """Times of the scrapes since the first; None where one has none, or they do not rise."""
-        times = [scrape.seconds for scrape in self.scrapes]
-        return None if None in times or (np.diff(times) <= 0).any() else np.array(times) - times[0]
+        times = np.array([s.seconds for s in self.scrapes if s.seconds is not None])
+        rising = len(times) == len(self.scrapes) and (np.diff(times) > 0).all()
+        return times - times[0] if rising else None
 
     @cached_property
     def busy(self) -> np.ndarray:
@@ -186,7 +188,8 @@ class ScrapeSeries:
         every = [self.scrapes[place].engines[engine].histograms[name] for place in held]
         if len(held) > 1:
             yield -1, every[0]
-        for old, new, anew in zip(every, every[1:], self._started_anew(engine, held)):
+        started_anew = self._started_anew(engine, held)
+        for (old, new), anew in zip(itertools.pairwise(every), started_anew, strict=True):
             if anew or new.count < old.count:
                 yield 1, old
         if held:

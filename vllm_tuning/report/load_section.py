@@ -3,6 +3,7 @@
 import math
 from functools import partial
 from html import escape
+from pathlib import Path
 
 from IPython.display import HTML
 
@@ -123,7 +124,7 @@ def bench_table(results: list[dict]) -> str:
         ["result" + tag("measured"), *columns],
         [
             (
-                escape(result["file"].rpartition("/")[2]),
+                escape(Path(result["file"]).name),
                 *(_shown(result[name]) for name in columns.values()),
             )
             for result in results

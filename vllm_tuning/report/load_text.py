@@ -3,6 +3,7 @@
 import textwrap
 
 from ..load import Rule, Verdict
+from ..reading import ScrapeSeries
 
 WIDTH = 80
 
@@ -34,87 +35,69 @@ def plain(text: str, **_style) -> str:
 
 def check_text(verdict: Verdict, changes: list[dict] | None = None, paint=plain) -> str:
     """The verdict, the rules as a table, and for each that does not pass why and what to change."""
-    series = verdict.series
+    series, colour = verdict.series, _COLOUR[verdict.healthy]
     lines = [
-        paint(WORDS[verdict.healthy], bold=True, fg=_COLOUR[verdict.healthy])
-        + f": {_seen(series)}",
+        paint(WORDS[verdict.healthy], bold=True, fg=colour) + f": {_seen(series)}",
         "",
         f"  {'':<26}{'measured':>14}{'limit':>14}",
+        *(
+            f"  {NAMES[rule.name]:<26}{shown(rule, rule.measured):>14}{shown(rule, rule.limit):>14}"
+            f"  {paint(rule.verdict, fg=_COLOUR[rule.verdict])}"
+            for rule in verdict.rules
+        ),
     ]
-    for rule in verdict.rules:
-        lines.append(
-            f"  {NAMES[rule.name]:<26}{shown(rule, rule.measured):>14}"
-            f"{shown(rule, rule.limit):>14}  " + paint(rule.verdict, fg=_COLOUR[rule.verdict])
-        )
     if len(series.engines) > 1:
         lines += ["", "  Each engine: preemptions, KV cache usage, waiting, running at most"]
         lines += [
-            f"  {one['engine']:>6}"
-            + "".join(
-                f"{'?' if one[name] is None else format(one[name], form):>14}"
-                for name, form in (
-                    ("preemptions", ",d"),
-                    ("kv_cache_usage_peak", ".1%"),
-                    ("waiting_peak", ",d"),
-                    ("running_peak", ",d"),
-                )
-            )
+            f"  {one['engine']:>6}{_short(one['preemptions']):>14}"
+            f"{_per_cent(one['kv_cache_usage_peak']):>14}"
+            f"{_short(one['waiting_peak']):>14}{_short(one['running_peak']):>14}"
             for one in verdict.to_dict()["per_engine"]
         ]
     for rule in verdict.rules:
         if rule.verdict != "pass":
             lines += ["", *_wrap(f"{NAMES[rule.name]}: {rule.why}")]
-            lines += (
-                [paint(line, bold=True) for line in _wrap(f"Change: {rule.change}.")]
-                if rule.change
-                else []
-            )
+        if rule.change:
+            lines += [paint(line, bold=True) for line in _wrap(f"Change: {rule.change}.")]
     for notice in verdict.notices:
-        lines += [
-            "",
-            *(paint(line, fg="yellow") for line in _wrap(f"{notice.name}: {notice.text}.")),
-        ]
+        text = _wrap(f"{notice.name}: {notice.text}.")
+        lines += ["", *(paint(line, fg="yellow") for line in text)]
     if changes is not None:
         lines += [
             "",
             paint("What differs from the baseline", bold=True),
             f"  {'':<36}{'then':>18}{'now':>18}",
-            *(
-                "  {name:<36}".format_map(change) + f"{_short(change['then']):>18}"
-                f"{_short(change['now']):>18}"
-                for change in changes
-            ),
+        ]
+        lines += [
+            f"  {change['name']:<36}{_short(change['then']):>18}{_short(change['now']):>18}"
+            for change in changes
         ]
     return "\n".join(lines)
 
 
-def shown(rule: Rule, value) -> str:
+def shown(rule: Rule, value: float | None) -> str:
     """A measured value or a limit with its unit."""
-    if value is None:
-        return "?"
-    if rule.name == "kv_cache_usage_peak":
-        return f"{value:.1%}"
-    return f"{value:,.4g}" if value != int(value) else f"{int(value):,}"
+    return _per_cent(value) if rule.name == "kv_cache_usage_peak" else _short(value)
 
 
-def _seen(series) -> str:
-    def many(count, what):
-        return f"{count:,} {what}" + "s" * (count != 1)
-
-    over = (
-        f" over {series.seconds[-1]:,.1f} s"
-        if series.seconds is not None and len(series.scrapes) > 1
-        else ""
+def _seen(series: ScrapeSeries) -> str:
+    scrapes, engines, seconds = len(series.scrapes), len(series.engines), series.seconds
+    return (
+        f"{scrapes:,} scrape{'s' * (scrapes != 1)} of {engines:,} engine{'s' * (engines != 1)}"
+        + (f" over {seconds[-1]:,.1f} s" if scrapes > 1 and seconds is not None else "")
     )
-    return f"{many(len(series.scrapes), 'scrape')} of {many(len(series.engines), 'engine')}{over}"
 
 
-def _short(value) -> str:
+def _per_cent(share: float | None) -> str:
+    return "?" if share is None else f"{share:.1%}"
+
+
+def _short(value: float | None) -> str:
     if value is None:
         return "?"
-    if isinstance(value, (bool, str)):
-        return " ".join(str(value).lower().split())[:17]
-    return f"{value:,.4g}" if isinstance(value, float) else f"{value:,}"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{int(value):,}" if value == int(value) else f"{value:,.4g}"
 
 
 def _wrap(text: str) -> list[str]:
