@@ -63,7 +63,7 @@ def check(
     from ..reading import check_writable
     from ..report import check_text
 
-    # What is wrong with a file is told before the sampling, not after it.
+    # What is wrong with a file is said before the sampling, not after it.
     earlier = read_baseline(baseline) if baseline else None
     records, model, notices = _launches(launches)
     if keep:

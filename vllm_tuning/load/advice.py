@@ -82,7 +82,7 @@ def _by_the_model(server: Server, request: Workload, seqs: int) -> str:
 
 
 def _room(blocks: int, pool: ServedPool, server: Server) -> str:
-    """So many blocks in tokens; where the log tells their bytes, in GiB and utilization."""
+    """So many blocks in tokens; where the log gives their bytes, in GiB and utilization."""
     tokens, launch = blocks * pool.block_size, server.launch
     text = f"{tokens:,} tokens to the pool"
     if not pool.token_bytes or not launch:
