@@ -36,14 +36,17 @@ class Readings:
 
 @dataclass(frozen=True)
 class _Branch:
-    """One branch fitted to its own launches; a slope it cannot know is NaN and left flat."""
+    """One branch fitted to its own launches; a slope it cannot know is NaN and left flat.
 
-    fit: LeastSquares | None
+    Such a branch is known from ``level_from`` on: the smallest axis and budget of its launches.
+    """
+
+    fit: LeastSquares
     names: tuple[str, ...]
     slope: float
     k: float
     intercept: float
-    level_from: tuple[float, float] | None = None
+    level_from: tuple[float, float]
 
     @property
     def slope_known(self) -> bool:
@@ -77,7 +80,7 @@ def _fit_branch(axis, tokens, y, sigma, k, free, is_sampler) -> _Branch | None:
         fit.params[1] if varies else np.nan,
         k,
         fit.params[0],
-        None if varies else (axis[0], tokens.min()),
+        (axis.min(), tokens.min()),
     )
 
 
@@ -144,8 +147,8 @@ def _evaluate(readings: Readings, sampler: np.ndarray, k: float, free: bool) -> 
     chi2 = float(np.sum(((readings.y - predicted) / readings.sigma) ** 2))
     if any(b and b.slope_known and b.slope < -SIGNIFICANT * b.slope_error for b in parts):
         chi2 = np.inf  # memory does not fall with more tokens or requests
-    k_fitted = bool(samp and "k" in samp.names)
-    if k_fitted and model and model.slope_known and not samp.k < model.slope:
+    k_fitted = samp is not None and "k" in samp.names
+    if samp and k_fitted and model and model.slope_known and not samp.k < model.slope:
         chi2 = np.inf  # a hidden state is a part of what the model run holds for a token
     return BranchFit(sampler, model, samp, predicted, chi2, k_fitted)
 
@@ -169,22 +172,16 @@ def _starts(readings: Readings) -> list[np.ndarray]:
 def _settle(
     readings: Readings, sampler: np.ndarray, k: float, free: bool, known: dict
 ) -> BranchFit:
-    """Assign, fit, reassign until stable; the best assignment on the way. ``known``: fits so far."""
-    best, seen = None, set()
-    for _ in range(30):
-        key = sampler.tobytes(), free
-        if key in seen:
-            break
-        seen.add(key)
+    """Assign, fit, reassign until stable; the best on the way. ``known``: the fits so far."""
+    seen: dict[tuple, BranchFit] = {}
+    while (key := (sampler.tobytes(), free)) not in seen and len(seen) < 30:
         if key not in known:
             known[key] = _evaluate(readings, sampler, k, free)
-        current = known[key]
-        if best is None or current.chi2 < best.chi2:
-            best = current
+        current = seen[key] = known[key]
         sampler = _predict(current.sampler_branch, readings, True) > _predict(
             current.model_branch, readings, False
         )
-    return best
+    return min(seen.values(), key=lambda fit: fit.chi2)
 
 
 def _choose(readings: Readings, candidates: list[BranchFit]) -> BranchFit:
@@ -244,7 +241,7 @@ def fit_branches(readings: Readings, k: float | None = None) -> BranchFit:
         order = np.argsort(readings.requests / readings.tokens)
         sample = readings.subset(order[np.linspace(0, len(order) - 1, 96).astype(int)])
     held = 0.0 if k is None else k
-    known = {}
+    known: dict[tuple, BranchFit] = {}
     starts = _starts(sample)
     candidates = [_settle(sample, start, held, False, known) for start in starts]
     if sample is not readings:
@@ -262,7 +259,7 @@ def fit_branches(readings: Readings, k: float | None = None) -> BranchFit:
 def _settle_k(readings: Readings, best: BranchFit, held: float) -> BranchFit:
     """With the branches settled: fit k, keep it where it is known, else hold it."""
     free = best if best.k_fitted else _evaluate(readings, best.sampler, held, True)
-    if free.k_fitted and np.isfinite(free.chi2):
+    if free.sampler_branch and free.k_fitted and np.isfinite(free.chi2):
         variance = free.sampler_branch.fit.covariance[-1, -1]
         error = np.sqrt(variance * scatter(free.chi2, free.dof))
         k1 = free.model_branch.slope if free.model_branch else np.nan

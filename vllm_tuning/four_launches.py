@@ -51,7 +51,7 @@ def four_launch_estimate(fitted: Sequence[FittedLaunch], length: int) -> FourLau
     kappa = _first(order, _kappa)
     if kappa is None:
         return FourLaunchEstimate(reason="kappa")
-    slopes = []
+    slopes = {}
     for name, branch, axis in (
         ("k1", "model", "max_num_batched_tokens"),
         ("k2", "sampler", "max_num_seqs"),
@@ -61,9 +61,9 @@ def four_launch_estimate(fitted: Sequence[FittedLaunch], length: int) -> FourLau
             return FourLaunchEstimate(reason=f"{name}_launches")
         if slope.n < SIGNIFICANT * slope.s:
             return FourLaunchEstimate(reason=f"{name}_rounding")
-        slopes.append(slope)
-    point = four_launch_point(a, kappa, *slopes, length)
-    return FourLaunchEstimate(*point, *slopes, a, kappa)
+        slopes[name] = slope
+    seqs, tokens = four_launch_point(a, kappa, **slopes, length=length)
+    return FourLaunchEstimate(seqs, tokens, **slopes, a=a, kv_bytes_per_token=kappa)
 
 
 def _first(launches: list[Launch], figure) -> UFloat | None:
@@ -79,7 +79,7 @@ def _left_over(launch: Launch, launches: list[Launch]) -> UFloat | None:
         return rounding(column(launches, name))[launches.index(launch)]
 
     if launch.left_over is None:
-        if None in (launch.kv_cache, launch.peak_activation):
+        if launch.kv_cache is None or launch.peak_activation is None:
             return None
         return ufloat(
             launch.kv_cache + launch.peak_activation,

@@ -64,10 +64,10 @@ class Launch:
     @property
     def left_over(self) -> float | None:
         """A = TM*U - M - N - G, bytes: what weights and the driver leave over; None if unknown."""
-        terms = (self.total_memory, self.gpu_memory_utilization, self.model_weights, self.non_torch)
-        if None in terms:
+        total, utilization = self.total_memory, self.gpu_memory_utilization
+        weights, non_torch = self.model_weights, self.non_torch
+        if total is None or utilization is None or weights is None or non_torch is None:
             return None
-        total, utilization, weights, non_torch = terms
         return total * utilization - weights - non_torch - self.graph_charge
 
 

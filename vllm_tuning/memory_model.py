@@ -16,7 +16,7 @@ from .branches import SIGNIFICANT, BranchFit, fit_branches
 from .launch import KNOBS, Launch, column
 from .law import model_run, sampler_run
 from .least_squares import scatter
-from .readings import Readings, Route, corrections_to_pool, rounding, routes
+from .readings import Measurement, Readings, corrections_to_pool, measurements, rounding
 from .units import UNKNOWN, exact, is_known
 from .workload import RequestCost
 
@@ -30,6 +30,13 @@ class FittedLaunch:
     peak_activation: float | None
     kv_cache: float | None
     residual: float
+
+    @property
+    def flags(self) -> tuple[int | None, int]:
+        """(C, B); C is None where no launch gives it, B is known of each that is fitted."""
+        tokens = self.launch.max_num_batched_tokens
+        assert tokens is not None
+        return self.launch.max_num_seqs, tokens
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,15 +142,15 @@ def fit_routes(
     hidden = hidden_state_bytes
     return [
         _solve(
-            route,
-            fit_branches(route.readings, hidden / route.scale.n if hidden else None),
+            measurement,
+            fit_branches(measurement.readings, hidden / measurement.scale.n if hidden else None),
             hidden,
             used,
             corrections,
             kappa,
             block_size,
         )
-        for route in routes(used, kappa, block_size, corrections, errors)
+        for measurement in measurements(used, kappa, block_size, corrections, errors)
     ]
 
 
@@ -183,10 +190,16 @@ def most_certain(models: list[MemoryModel]) -> MemoryModel:
 
 
 def _solve(
-    route: Route, fit: BranchFit, hidden: float | None, used, corrections, kappa, block_size
+    measurement: Measurement,
+    fit: BranchFit,
+    hidden: float | None,
+    used,
+    corrections,
+    kappa,
+    block_size,
 ) -> MemoryModel:
     """Parameters with one covariance, in bytes, and what they leave for the pool."""
-    n = len(route.launches)
+    n = len(measurement.launches)
     gains, held = {}, {}
     for branch, which in ((fit.model_branch, ~fit.sampler), (fit.sampler_branch, fit.sampler)):
         if branch:
@@ -196,8 +209,8 @@ def _solve(
                 gains[key] = np.zeros(n)
                 gains[key][which] = branch.fit.gain[row]
                 held[key] = branch.fit.params[row]
-    variance = route.readings.sigma**2 * scatter(fit.chi2, fit.dof)
-    budget, budget_gain, budget_variance = _budget(route, used, corrections)
+    variance = measurement.readings.sigma**2 * scatter(fit.chi2, fit.dof)
+    budget, budget_gain, budget_variance = _budget(measurement, used, corrections)
     names = [*gains, "budget"]
     rows = np.array([*gains.values(), budget_gain])
     covariance = (rows * variance) @ rows.T
@@ -206,7 +219,7 @@ def _solve(
         names, covariance = names[:-1], covariance[:-1, :-1]
     fitted = correlated_values([*held.values(), budget][: len(names)], covariance)
     values = dict.fromkeys(("k1", "a1", "k2", "a2", "k"), UNKNOWN) | {
-        name: value if name == "budget" else value * route.scale
+        name: value if name == "budget" else value * measurement.scale
         for name, value in zip(names, fitted, strict=True)
     }
     left_over = values.pop("budget", UNKNOWN)
@@ -215,13 +228,13 @@ def _solve(
     else:
         k_source = "config" if hidden else "assumed 0"
         values["k"] = exact(hidden or 0.0)
-    if route.name == "peak_activation":
+    if measurement.name == "peak_activation":
         at_zero = left_over - values["a1"], left_over - values["a2"]
     else:
         at_zero = -values["a1"], -values["a2"]
         values["a1"], values["a2"] = left_over + values["a1"], left_over + values["a2"]
     return MemoryModel(
-        route=route.name,
+        route=measurement.name,
         **{name: values[name] for name in ("k1", "a1", "k2", "a2", "k")},
         k_source=k_source,
         pool_at_zero_tokens=at_zero[0],
@@ -231,21 +244,24 @@ def _solve(
         graph_charge=max(launch.graph_charge for launch in used),
         block_size=block_size,
         launches=_fitted_launches(
-            route, fit, left_over.n, dict(zip(map(id, used), corrections, strict=True))
+            measurement, fit, left_over.n, dict(zip(map(id, used), corrections, strict=True))
         ),
-        readings=route.readings.scaled(route.scale.n),
-        unit=float(route.readings.units.max() * route.scale.n),
+        readings=measurement.readings.scaled(measurement.scale.n),
+        unit=float(measurement.readings.units.max() * measurement.scale.n),
         chi2=fit.chi2,
         dof=fit.dof,
     )
 
 
 def _fitted_launches(
-    route: Route, fit: BranchFit, left_over: float, corrections: dict[int, float]
+    measurement: Measurement, fit: BranchFit, left_over: float, corrections: dict[int, float]
 ) -> tuple[FittedLaunch, ...]:
-    """Branch, predicted peak and pool, and measured - predicted in the route's own quantity."""
-    predicted, measured = fit.predicted * route.scale.n, route.readings.y * route.scale.n
-    if route.name == "peak_activation":
+    """Branch, predicted peak and pool, and measured - predicted in the reading's own quantity."""
+    predicted, measured = (
+        fit.predicted * measurement.scale.n,
+        measurement.readings.y * measurement.scale.n,
+    )
+    if measurement.name == "peak_activation":
         peaks, pools, residual = predicted, left_over - predicted, measured - predicted
     else:
         peaks, pools, residual = left_over + predicted, -predicted, predicted - measured
@@ -257,24 +273,24 @@ def _fitted_launches(
             _finite(pools[i] - corrections[id(launch)]),
             float(residual[i]),
         )
-        for i, launch in enumerate(route.launches)
+        for i, launch in enumerate(measurement.launches)
     )
 
 
-def _budget(route: Route, used, corrections) -> tuple[float, np.ndarray, float]:
-    """A + G, its dependence on the route's readings, and the variance of its other terms.
+def _budget(measurement: Measurement, used, corrections) -> tuple[float, np.ndarray, float]:
+    """A + G, its dependence on the readings, and the variance of its other terms.
 
     The mean of KV + P + G where both are printed (it is what vLLM really divided), else
     TM*U - M - N; NaN where neither is known.
     """
-    n = len(route.launches)
+    n = len(measurement.launches)
     peak, kv = column(used, "peak_activation"), column(used, "kv_cache")
     both = np.isfinite(peak) & np.isfinite(kv)
     if both.any():
         total = float(np.mean((peak + kv + corrections)[both]))
         variances = rounding(kv) ** 2
         gain = np.zeros(n)
-        if route.name == "peak_activation":
+        if measurement.name == "peak_activation":
             mine = np.isfinite(peak)
             gain[:] = both[mine] / both.sum()
         else:

@@ -5,7 +5,7 @@ that is free of charge, because there the model run and the sampler run have the
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from uncertainties import UFloat
 
@@ -80,17 +80,16 @@ def solve(model: MemoryModel, workload: Workload, least_budget: int = 1) -> Opti
         if model.hybrid
         else four_launch_estimate(model.launches, workload.length)
     )
-    answer = {"model": model, "workload": workload, "method": method}
-    reason = _unknown(model, workload)
-    if reason:
-        return Optimum(**answer, reason=reason)
+    found = Optimum(model=model, workload=workload, method=method)
+    if reason := _unknown(model, workload):
+        return replace(found, reason=reason)
     seqs, tokens = optimum_of(model, workload.length)
-    answer |= {"max_num_seqs": seqs, "max_num_batched_tokens": tokens}
+    found = replace(found, max_num_seqs=seqs, max_num_batched_tokens=tokens)
     pool = Pool(model, workload, least_budget)
     best = _recommend(pool)
     if best is None:
-        return Optimum(**answer, reason="nothing_fits")
-    return Optimum(**answer, recommended=best, prices=tuple(_prices(pool)))
+        return replace(found, reason="nothing_fits")
+    return replace(found, recommended=best, prices=tuple(_prices(pool)))
 
 
 def optimum_of(model: MemoryModel, length: int) -> tuple[UFloat, UFloat]:
@@ -131,10 +130,10 @@ def _unknown(model: MemoryModel, workload: Workload) -> str | None:
 
 
 def _recommend(pool: Pool) -> Recommended | None:
-    seqs = pool.most_requests(pool.free_budget)
+    seqs = pool.most_requests(pool.largest_free_token_budget)
     if not seqs:
         return None
-    budget = pool.free_budget(seqs)
+    budget = pool.largest_free_token_budget(seqs)
     tokens = pool.whole_tokens(seqs, budget)
     return Recommended(
         seqs,

@@ -24,10 +24,12 @@ class Pool:
         self.model, self.workload, self.least_budget = model, workload, least_budget
         self.quantile = one_sided_quantile(model)
         size, cost = exact(1), model.request_cost
+        self.unit: float = model.block_size
+        self.reserved = 1
         if cost and model.hybrid:
             self.unit, self.reserved = cost.block_bytes, cost.reserved
         else:
-            size, self.unit, self.reserved = model.kv_per_token, model.block_size, 1
+            size = model.kv_per_token
         self.bytes = size.n
         parameters = (
             model.pool_at_zero_tokens - model.graph_charge,
@@ -42,7 +44,7 @@ class Pool:
         most, self.k_known_at = open_k(model)
         self.k_room = most / size.n
 
-    def free_budget(self, seqs: int) -> int:
+    def largest_free_token_budget(self, seqs: int) -> int:
         """The largest B that is free of charge beside C = seqs, but no less than vLLM allows."""
         at_zero_tokens, k1, at_zero_requests, k2, k = self.values
         gap = at_zero_requests - at_zero_tokens
@@ -73,7 +75,8 @@ class Pool:
         """KV cache tokens that vLLM will print; None where their number depends on more."""
         if self.model.hybrid:
             return None
-        return math.floor(self.left(seqs, budget) / self.unit) * self.unit
+        block = self.model.block_size
+        return math.floor(self.left(seqs, budget) / block) * block
 
     def fits(self, seqs: int, budget: int) -> bool:
         """seqs full requests and the reserved block fit with 95 % confidence, in either branch."""
@@ -113,16 +116,12 @@ def open_k(model: MemoryModel) -> tuple[float, int]:
 
     a2 was fitted with the k of the sampler's launches in it: only a budget above theirs adds.
     """
-    known_at = min(
-        fitted.launch.max_num_batched_tokens
-        for fitted in model.launches
-        if fitted.branch == "sampler"
-    )
+    known_at = min(fitted.flags[1] for fitted in model.launches if fitted.branch == "sampler")
     return (min(LARGEST_ASSUMED_K, model.k1.n) if model.k_source == "assumed 0" else 0.0), known_at
 
 
 def one_sided_quantile(model: MemoryModel) -> float:
-    """95 % one-sided: normal for the printed rounding, Student's t where residuals set the error."""
+    """95 % one-sided: normal for printed rounding, Student's t where residuals set the error."""
     if model.dof > 0 and model.chi2 > model.dof:
         from scipy.special import stdtrit
 

@@ -1,4 +1,4 @@
-"""What launches say about P: the readings of each route, their rounding, and kappa.
+"""What launches say about P: the readings of P and of the pool, their rounding, and kappa.
 
 ``peak_activation`` reads the printed P. ``kv_only`` reads the printed pool: since KV = A - P,
 differences of KV are differences of -P, and neither P nor N is needed. The KV cache size in tokens
@@ -20,8 +20,8 @@ ROOT3 = math.sqrt(3)  # a rounding error of +- h has the standard error h / sqrt
 
 
 @dataclass(frozen=True)
-class Route:
-    """Readings of one route; ``scale`` bytes per unit of y (kappa where y is in tokens)."""
+class Measurement:
+    """Readings of P, or of the pool; ``scale`` bytes per unit of y (kappa where y is in tokens)."""
 
     name: str
     launches: list[Launch]
@@ -30,7 +30,7 @@ class Route:
 
 
 def rounding(values: np.ndarray) -> np.ndarray:
-    """Standard errors that the printed rounding of a column leaves, bytes; NaN where it is empty."""
+    """Standard errors that the printed rounding of a column leaves, bytes; NaN for NaN."""
     return printed_half_widths(values) / ROOT3
 
 
@@ -66,7 +66,7 @@ def corrections_to_pool(launches: list[Launch]) -> tuple[np.ndarray, np.ndarray]
 
 
 def kv_per_token_intervals(launches: list[Launch]) -> list[tuple[Launch, tuple[float, float]]]:
-    """Bounds of KV / KVS, bytes, where both are there: KV is rounded, KVS a floor to whole blocks."""
+    """Bounds of KV / KVS, bytes, where both are known: KV is rounded, KVS a floor to blocks."""
     half_widths = printed_half_widths(column(launches, "kv_cache"))
     return [
         (
@@ -100,25 +100,25 @@ def kv_per_token(launches: list[Launch], known: float | None = None) -> UFloat:
     return ufloat((low + high) / 2, (high - low) / 2 / ROOT3)
 
 
-def routes(
+def measurements(
     launches: list[Launch], kappa: UFloat, block_size: int, corrections, correction_errors
-) -> list[Route]:
+) -> list[Measurement]:
     """The readings of P and of the pool, those of them that the launches hold."""
     tokens = column(launches, "max_num_batched_tokens")
     seqs = np.nan_to_num(column(launches, "max_num_seqs"), nan=1.0)  # unknown is the same in all
     peak, kv = column(launches, "peak_activation"), column(launches, "kv_cache")
     size = column(launches, "kv_cache_tokens")
 
-    def route(name, y, half_widths, errors, scale):
+    def measurement(name, y, half_widths, errors, scale):
         which = np.isfinite(y)
         if not which.any():
             return None
         sigma = np.hypot(half_widths / ROOT3, errors)
         readings = Readings(tokens, seqs, y, sigma, 2 * half_widths).subset(which)
-        return Route(name, [launches[i] for i in np.flatnonzero(which)], readings, scale)
+        return Measurement(name, [launches[i] for i in np.flatnonzero(which)], readings, scale)
 
     half_peak = printed_half_widths(peak)
-    by_peak = route("peak_activation", peak, half_peak, np.zeros(len(peak)), exact(1))
+    by_peak = measurement("peak_activation", peak, half_peak, np.zeros(len(peak)), exact(1))
     printed = printed_half_widths(kv)
     coarsest = printed[np.isfinite(printed)].max(initial=0.0) or math.inf
     half_block = block_size / 2
@@ -126,7 +126,7 @@ def routes(
         # a floor to whole blocks: the pool held half a block more on average
         half_widths = np.full(len(launches), half_block)
         y = -(size + half_block + corrections / kappa.n)
-        by_kv = route("kv_only", y, half_widths, correction_errors / kappa.n, kappa)
+        by_kv = measurement("kv_only", y, half_widths, correction_errors / kappa.n, kappa)
     else:
-        by_kv = route("kv_only", -(kv + corrections), printed, correction_errors, exact(1))
+        by_kv = measurement("kv_only", -(kv + corrections), printed, correction_errors, exact(1))
     return [found for found in (by_peak, by_kv) if found]

@@ -47,6 +47,22 @@ class RequestCost(Protocol):
     @property
     def reserved(self) -> int: ...
 
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """The max_model_len of the launches that it stands on; () is any."""
+
+    @property
+    def source(self) -> str:
+        """config or launches."""
+
+    @property
+    def terms(self) -> dict[str, UFloat]:
+        """The bytes of each of its terms by name."""
+
+    @property
+    def in_words(self) -> list[tuple[UFloat, str]]:
+        """Each term with what it is for."""
+
     def bytes_of(self, length: int, budget: int) -> UFloat | None:
         """Bytes of one request of ``length`` tokens beside a budget of B; None if not known."""
 

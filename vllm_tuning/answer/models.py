@@ -37,7 +37,7 @@ def model_of(sources, config=None) -> Fit:
 
 
 def config_beside(source) -> Path | None:
-    """The config.json beside a source of launches or beside its folder ``logs``, None if none is."""
+    """The config.json beside a source of launches or its folder ``logs``; None if there is none."""
     folder = (Path(source) if str(source) == "-" else locate(source)).parent
     folders = [folder, *([folder.parent] if folder.name == "logs" else [])]
     return next((path for each in folders if os.path.lexists(path := each / "config.json")), None)

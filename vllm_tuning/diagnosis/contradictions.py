@@ -41,7 +41,7 @@ def check_launches(launches: list[Launch], hybrid: bool = False) -> list[Notice]
     for name, remedy in _EXACT.items():
         known = [launch for launch in launches if getattr(launch, name) is not None]
         alike = [
-            _own_name(launch.model) if name == "model" else getattr(launch, name)
+            _own_name(str(launch.model)) if name == "model" else getattr(launch, name)
             for launch in known
         ]
         for usual, _ in Counter(alike).most_common(1):
@@ -91,8 +91,8 @@ def _check_kv_per_token(launches: list[Launch]) -> None:
                 continue
             raise InputError(
                 f"{launch.where}: kv_cache_tokens is {launch.kv_cache_tokens:,} in "
-                f"{launch.kv_cache / GIB:g} GiB, {(low + high) / 2:,.0f} bytes a token, but the "
-                f"others say {usual:,.0f}; was the number of blocks overridden, or the decode "
+                f"{(launch.kv_cache or 0) / GIB:g} GiB, {(low + high) / 2:,.0f} bytes a token, but "
+                f"the others say {usual:,.0f}; was the number of blocks overridden, or the decode "
                 "context parallel size changed? (Layers of several kinds: write hybrid_kv under "
                 "warnings.)"
             )
@@ -116,20 +116,21 @@ def _balance(launches: list[Launch]):
         np.where(charges > 0, printed_half_widths(charges), 0.0),
     )
     for launch, most in zip(launches, allowed, strict=True):
-        if None in (launch.left_over, launch.peak_activation, launch.kv_cache):
+        left_over, peak, pool = launch.left_over, launch.peak_activation, launch.kv_cache
+        if left_over is None or peak is None or pool is None:
             continue
-        gap = launch.left_over - launch.peak_activation - launch.kv_cache
+        gap = left_over - peak - pool
         if abs(gap) > most * (1 + 1e-6):
             yield Notice(
                 "balance_does_not_close",
                 f"{launch.where}: total x utilization - weights - non_torch - graphs - "
-                f"activation is {(launch.kv_cache + gap) / GIB:.2f} GiB, but kv_cache_gib "
-                f"is {launch.kv_cache / GIB:g}: one of the figures counts something else.",
+                f"activation is {(pool + gap) / GIB:.2f} GiB, but kv_cache_gib "
+                f"is {pool / GIB:g}: one of the figures counts something else.",
             )
 
 
 def _single_rows(launches: list[Launch]):
-    lengths = sorted({launch.max_model_len for launch in launches} - {None})
+    lengths = sorted({length for launch in launches if (length := launch.max_model_len)})
     if len(lengths) > 1:
         yield Notice(
             "max_model_len_differs",
@@ -162,6 +163,7 @@ def _single_rows(launches: list[Launch]):
 def refuse_falling_peaks(model: MemoryModel) -> None:
     """No law can hold where P falls by more than rounding while neither B nor C falls."""
     readings = model.readings
+    assert readings is not None  # of a fit there are some
     launches = [fitted.launch for fitted in model.launches]
     residuals = np.abs([fitted.residual for fitted in model.launches])
     allowed = max(3 * model.unit, 0.05 * np.ptp(readings.y))
@@ -179,9 +181,9 @@ def refuse_falling_peaks(model: MemoryModel) -> None:
         if len(higher):
             low, high = launches[higher[0]], launches[last]
             raise InputError(
-                f"{high.where}: the pool grows (the peak falls) from mns {low.max_num_seqs or '?'}, "
-                f"mnbt {low.max_num_batched_tokens} ({low.where}) to mns "
-                f"{high.max_num_seqs or '?'}, mnbt {high.max_num_batched_tokens}, but both only "
+                f"{high.where}: the pool grows (the peak falls) from mns "
+                f"{low.max_num_seqs or '?'}, mnbt {low.max_num_batched_tokens} ({low.where}) to "
+                f"mns {high.max_num_seqs or '?'}, mnbt {high.max_num_batched_tokens}, but both only "
                 "rise: not launches of one server, or a figure is in the wrong row"
             )
     if not math.isfinite(model.chi2):

@@ -73,30 +73,21 @@ def _missing_slope(model: MemoryModel, slope: str) -> str:
     axis = _AXIS[slope]
     branch = "model" if slope == "k1" else "sampler"
     other = "sampler" if slope == "k1" else "model"
-    mine = [f.launch for f in model.launches if f.branch == branch]
-    flags = {(f.launch.max_num_seqs, f.launch.max_num_batched_tokens) for f in model.launches}
+    mine = [f.flags for f in model.launches if f.branch == branch]
+    flags = {f.flags for f in model.launches}
     if len(flags) == 1 and len(model.launches) > 1:
         return "all launches have the same max_num_seqs and max_num_batched_tokens"
     if len(flags) == 1:
         return "one launch gives no slope"
-    if slope == "k2" and not any(f.launch.max_num_seqs for f in model.launches):
+    if slope == "k2" and not any(seqs for seqs, _ in flags):
         return "max_num_seqs is not given for any launch"
     if not mine:
+        moved = len({getattr(f.launch, axis) for f in model.launches}) > 1
         return (
-            f"no launch is in the {branch}'s branch: in all of them the {other} run sets the "
-            "peak"
-            + (
-                f", which does not move with {axis} beyond its rounding"
-                if len({getattr(f.launch, axis) for f in model.launches}) > 1
-                else ""
-            )
+            f"no launch is in the {branch}'s branch: in all of them the {other} run sets the peak"
+            + f", which does not move with {axis} beyond its rounding" * moved
         )
-    values = {
-        min(launch.max_num_seqs, launch.max_num_batched_tokens)
-        if slope == "k2"
-        else launch.max_num_batched_tokens
-        for launch in mine
-    }
+    values = {min(seqs or 1, tokens) if slope == "k2" else tokens for seqs, tokens in mine}
     return (
         f"the {branch}'s branch holds launches at one {axis} only "
         f"({', '.join(f'{value:,}' for value in sorted(values))})"
@@ -108,38 +99,34 @@ def next_launches(model: MemoryModel, tried=()) -> list[NextLaunch]:
 
     tried: (mns, mnbt) that were launched to no avail, such as those that failed.
     """
-    seen = {*tried} | {
-        (f.launch.max_num_seqs, f.launch.max_num_batched_tokens) for f in model.launches
-    }
-    group = {
-        branch: [f.launch for f in model.launches if f.branch == branch]
-        for branch in ("model", "sampler")
-    }
-    wanted = []
+    seen = {*tried} | {f.flags for f in model.launches}
+    group_1 = [f.flags for f in model.launches if f.branch == "sampler"]
+    group_2 = [f.flags for f in model.launches if f.branch == "model"]
+    wanted: list[NextLaunch] = []
     if not is_known(model.k2):
-        tokens = min((launch.max_num_batched_tokens for launch in group["sampler"]), default=1024)
-        seqs = sorted({min(launch.max_num_seqs or 1, tokens) for launch in group["sampler"]})
-        if not seqs:
-            pairs = [(256, tokens), (1024, tokens)]
+        budget = min((tokens for _, tokens in group_1), default=1024)
+        requests = [min(seqs or 1, budget) for seqs, _ in group_1]
+        if not requests:
+            pairs = [(256, budget), (1024, budget)]
         else:
-            steps = [seqs[0] // 2] * (seqs[0] >= 256) + [4 * seqs[-1], 2 * seqs[-1], 8 * seqs[-1]]
-            pairs = [pair for step in steps if (pair := (step, max(tokens, step))) not in seen][:1]
-        wanted += [(*pair, GROUP_1) for pair in pairs]
+            low, high = min(requests), max(requests)
+            steps = [low // 2] * (low >= 256) + [4 * high, 2 * high, 8 * high]
+            pairs = [pair for step in steps if (pair := (step, max(budget, step))) not in seen][:1]
+        wanted += [NextLaunch(*pair, GROUP_1) for pair in pairs]
     if not is_known(model.k1):
-        sure = [
-            launch
-            for launch in group["model"]
-            if 64 * (launch.max_num_seqs or 1) <= launch.max_num_batched_tokens
-        ]
-        tokens = max((launch.max_num_batched_tokens for launch in sure), default=None)
-        seqs = min([16, *(launch.max_num_seqs or 16 for launch in sure)])
-        if not sure:
-            budgets = [4096, 16384]
-        else:
-            steps = (4 * tokens, tokens // 4) if tokens <= 8192 else (tokens // 4, 2 * tokens)
-            budgets = [budget for budget in steps if (seqs, budget) not in seen][:1]
-        wanted += [(seqs, b, GROUP_2) for b in budgets]
-    return [NextLaunch(*launch) for launch in wanted if launch[:2] not in seen]
+        sure = [(seqs, tokens) for seqs, tokens in group_2 if 64 * (seqs or 1) <= tokens]
+        few = min([16, *(seqs or 16 for seqs, _ in sure)])
+        budgets = [4096, 16384]
+        if sure:
+            high = max(tokens for _, tokens in sure)
+            budgets = [4 * high, high // 4] if high <= 8192 else [high // 4, 2 * high]
+            budgets = [budget for budget in budgets if (few, budget) not in seen][:1]
+        wanted += [NextLaunch(few, budget, GROUP_2) for budget in budgets]
+    return [
+        launch
+        for launch in wanted
+        if (launch.max_num_seqs, launch.max_num_batched_tokens) not in seen
+    ]
 
 
 def tokens_alone(hybrid: bool) -> str:
@@ -166,9 +153,9 @@ def no_recommendation(optimum: Optimum, reasons: dict[str, str]) -> str | None:
         cost += " the KV cache of a token; "
         if model.request_cost is None:
             return cost + (
-                "these launches do not give what it costs: give --config config.json (or, of a model "
-                "without sliding windows, kv_cache_gib and max_concurrency of the four launches at "
-                f"one max_model_len and of one more with --max-model-len {length})"
+                "these launches do not give what it costs: give --config config.json (or, of a "
+                "model without sliding windows, kv_cache_gib and max_concurrency of the four "
+                f"launches at one max_model_len and of one more with --max-model-len {length})"
             )
         return cost + (
             f"the launches tell its cost at max_model_len {model.request_cost.lengths[0]:,} only: "

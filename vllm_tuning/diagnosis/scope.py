@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from ..launch import KNOBS
-from ..memory_model import MemoryModel
+from ..memory_model import FittedLaunch, MemoryModel
 from ..optimum import Optimum, Recommended, longest_request
 from ..units import GIB
 from ..workload import Workload
@@ -61,13 +61,12 @@ def poor_fit(model: MemoryModel) -> Iterator[Notice]:
 
 def repeats_differ(model: MemoryModel) -> Iterator[Notice]:
     """A notice where launches with equal flags read further apart than rounding explains."""
-    seen = {}
+    seen: dict[tuple, FittedLaunch] = {}
     for fitted in model.launches:
-        flags = fitted.launch.max_num_seqs, fitted.launch.max_num_batched_tokens
-        first = seen.setdefault(flags, fitted)
+        first = seen.setdefault(fitted.flags, fitted)
         apart = abs(fitted.residual - first.residual)
         if apart > 3 * model.unit:
-            unknown = " max_num_seqs is not given: does it differ?" * (flags[0] is None)
+            unknown = " max_num_seqs is not given: does it differ?" * (fitted.flags[0] is None)
             yield Notice(
                 "repeats_differ",
                 f"{fitted.launch.where}: equal flags as {first.launch.where}, but "
@@ -104,7 +103,8 @@ def _requests(model: MemoryModel, workload: Workload) -> Iterator[Notice]:
 
 
 def _limits(optimum: Optimum, best: Recommended) -> Iterator[Notice]:
-    if optimum.max_num_batched_tokens.n < optimum.max_num_seqs.n:
+    seqs, tokens = optimum.max_num_seqs, optimum.max_num_batched_tokens
+    if seqs is not None and tokens is not None and tokens.n < seqs.n:
         yield Notice(
             "mnbt_at_least_mns",
             "The branches meet at fewer tokens than requests, and vLLM refuses "

@@ -29,7 +29,15 @@ _WORDS = {
 }
 
 
-class _Cost:
+class _Words:
+    """The terms of a cost in words."""
+
+    lengths: tuple[int, ...]
+
+    @property
+    def terms(self) -> dict[str, UFloat]:
+        raise NotImplementedError
+
     @property
     def in_words(self) -> list[tuple[UFloat, str]]:
         """Each term that is not 0, with what it is for."""
@@ -41,7 +49,7 @@ class _Cost:
 
 
 @dataclass(frozen=True)
-class FittedCost(_Cost):
+class FittedCost(_Words):
     """``fixed`` + ``per_token`` * L, bytes, from launches at the max_model_len in ``lengths``.
 
     Where all launches have one max_model_len, ``fixed`` is the cost of a request of that length,
@@ -65,14 +73,14 @@ class FittedCost(_Cost):
         return {"fixed": self.fixed, "per_token": self.per_token}
 
     def bytes_of(self, length: int, budget: int) -> UFloat | None:
-        """Bytes of a request of ``length`` tokens, whatever the budget; None beyond the launches."""
+        """Bytes of a request of ``length`` tokens at any budget; None beyond the launches."""
         if len(self.lengths) == 1 and not length <= self.lengths[0] <= 2 * length:
             return None
         return self.fixed + self.per_token * (-(-length // self.block) * self.block)
 
 
 @dataclass(frozen=True)
-class ConfiguredCost(_Cost):
+class ConfiguredCost(_Words):
     """Bytes of one request by the groups of layers of a config.json, in whole blocks.
 
     ``measured``: what the launches give, where they contradict the config; the larger cost counts.
@@ -100,10 +108,8 @@ class ConfiguredCost(_Cost):
     def bytes_of(self, length: int, budget: int) -> UFloat | None:
         """Bytes of a request of ``length`` tokens beside a budget of B: vLLM's own rule."""
         own = exact(self.cache.block_bytes * self.cache.request_blocks(length, budget))
-        if self.measured is None:
-            return own
-        other = self.measured.bytes_of(length, budget)
-        return other and max(own, other, key=lambda cost: cost.n)
+        other = self.measured and self.measured.bytes_of(length, budget)
+        return own if other is None else max(own, other, key=lambda cost: cost.n)
 
 
 def cost_of_request(
@@ -128,8 +134,8 @@ def cost_of_request(
         return measured and ConfiguredCost(shape.cache, measured), Notice(
             "config_disagrees",
             f"{launch.where}: the pool holds {printed:,.2f} requests of {launch.max_model_len:,} "
-            f"tokens as printed, {(least + most) / 2:,.2f} by config.json: another model, or layers "
-            f"added by a flag (speculative decoding). {remedy}",
+            f"tokens as printed, {(least + most) / 2:,.2f} by config.json: another model, or "
+            f"layers added by a flag (speculative decoding). {remedy}",
         )
     return ConfiguredCost(shape.cache), None
 

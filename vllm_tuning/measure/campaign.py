@@ -6,11 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ..answer import find_optimum, model_of
+from ..answer import Answer, find_optimum, model_of
 from ..diagnosis import NextLaunch, next_launches
 from ..launch import Launch
 from ..memory_model import MemoryModel
-from ..optimum import Optimum
 from ..reading import arguments, read_launches, write_whole
 from ..units import InputError, is_known
 from ..workload import Workload
@@ -32,7 +31,7 @@ class Measured:
     table: Path
     launches: tuple[Launch, ...]
     model: MemoryModel
-    optimum: Optimum | None = None
+    optimum: Answer | None = None
     verification: Verification | None = None
 
 

@@ -1,4 +1,4 @@
-"""The JSON of every command: GiB where a name ends in _gib, else bytes and tokens; null is unknown."""
+"""The JSON of every command: GiB where a name ends in _gib, else bytes, tokens; null: unknown."""
 
 import math
 
@@ -125,7 +125,9 @@ def in_gib(value: float | None) -> float | None:
 
 def _request_cost_json(model: Fit) -> dict | None:
     cost = model.request_cost
-    return cost and {
+    if cost is None:
+        return None
+    return {
         **{name: nominal(value) for name, value in cost.terms.items()},
         "stderr": {name: stderr(value) for name, value in cost.terms.items()},
         "lengths": list(cost.lengths),
