@@ -83,7 +83,7 @@ def check(
 def _launches(sources):
     """The launches, the memory model of several, and what is to be said of it."""
     from ..answer import model_of
-    from ..launch import Notice
+    from ..diagnosis import Notice
     from ..reading import read_source
 
     if "-" in sources:

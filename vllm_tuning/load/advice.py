@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from ..budget import equivalent_utilization
-from ..optimum import find_optimum
+from ..optimum import solve
 from ..reading import ScrapeSeries
 from ..units import GIB
 from ..workload import Workload, at_percentile, largest
@@ -75,7 +75,7 @@ def against_preemption(series: ScrapeSeries, server: Server) -> str:
 
 def _by_the_model(server: Server, request: Workload, seqs: int) -> str:
     """The launches' own answer; one that admits more than preempted is of another server."""
-    best = find_optimum(server.model, request).recommended if server.model else None
+    best = solve(server.model, request).recommended if server.model else None
     if best is None or best.max_num_seqs >= seqs:
         return ""
     return f"; by the launches, which know how the pool moves: {best.flags}"

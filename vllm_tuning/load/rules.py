@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..launch import Launch, Notice
+from ..diagnosis import Notice
+from ..launch import Launch
 from ..memory_model import MemoryModel
 from ..reading import ScrapeSeries
 from .advice import (

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..launch import Launch, Notice
+from ..diagnosis import Notice
+from ..launch import Launch
 from ..memory_model import MemoryModel
 from ..reading import ScrapeSeries
 
@@ -59,7 +60,7 @@ class Server:
         tokens = series.cache("kv_cache_size_tokens") or blocks * size
         if blocks < 2 or not size or abs(tokens - blocks * size) >= size:
             return None
-        if not _counts_in_tokens(launch) or any(
+        if launch.hybrid or any(
             series.label(name) not in (None, "None")
             for name in ("sliding_window", "mamba_page_size_padded")
         ):
@@ -78,7 +79,7 @@ def serving_launch(
     up = [launch for launch in launches if launch.status == "ok"] or launches
     if len(up) == 1:
         logged = next(filter(None, _logged_blocks(up[0], size)), None)
-        if blocks and logged and _counts_in_tokens(up[0]) and abs(logged - blocks) > 1:
+        if blocks and logged and not up[0].hybrid and abs(logged - blocks) > 1:
             # Not 1: the printed tokens may leave out the block that no request gets.
             return None, Notice(
                 "other_server",
@@ -102,18 +103,8 @@ def _logged_blocks(launch: Launch, block_size: int) -> tuple[int | None, int]:
     return launch.num_gpu_blocks, (launch.kv_cache_tokens or 0) // (launch.block_size or block_size)
 
 
-# The only two places where this room computes from the name of a launch's warning.
-
-
-def _counts_in_tokens(launch: Launch) -> bool:
-    """Whether a block is so many tokens of all layers: not where layers of several kinds share."""
-    return "hybrid_kv" not in launch.warnings
-
-
 def _token_bytes(launch: Launch) -> float | None:
-    """Bytes of a token in the pool; None where the printed GiB are not those of the tokens."""
-    if not launch.kv_cache or not launch.kv_cache_tokens:
-        return None
-    if {"profiling_skipped", "blocks_overridden"} & set(launch.warnings):
+    """Bytes of a token in the pool; None where the log does not give them as measured."""
+    if not (launch.kv_cache and launch.kv_cache_tokens and launch.measured):
         return None
     return launch.kv_cache / launch.kv_cache_tokens
