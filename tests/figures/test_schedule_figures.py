@@ -10,14 +10,13 @@ from conftest import ROOT
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from test_scheduler import SHARED
-from uncertainties import ufloat
 
 from vllm_tuning.budget.gpus import GPUS
 from vllm_tuning.figures import scheduler as draw
 from vllm_tuning.law import kv_bytes_per_token
 from vllm_tuning.scheduler.config import Request, SchedulerConfig
 from vllm_tuning.scheduler.simulation import block_tables, fixed_requests, simulate
-from vllm_tuning.scheduler.step_time import Roofline, StepTime, estimate
+from vllm_tuning.scheduler.step_time import Roofline, estimate
 from vllm_tuning.scheduler.sweep import Sweep, full_requests, staggered
 from vllm_tuning.workload import Workload
 
@@ -232,24 +231,12 @@ def test_the_table_of_times_is_the_estimate():
     )
 
 
-def test_load_runs_are_drawn_with_the_fit_and_its_error():
-    runs = np.array(
-        [(0.01, 8.0, 100.0), (0.02, 16.0, 200.0)],
-        dtype=[(name, float) for name in ("seconds_per_step", "tokens", "kv_tokens")],
-    )
-    ax = draw.load_runs(runs, StepTime(ufloat(0.015, 0.001), None, None, 0.2, 12), axes())
-    assert lines(ax)["load run, measured"].tolist() == [[8, 16], [10, 20]]
-    assert set(lines(ax)["fit, estimated"][1]) == {15}
-    assert "t0 15.0 ± 1.0 ms, t_token not known, t_kv not known" in ax.get_title(loc="left")
-
-
 def test_a_sweep_is_drawn_with_its_point_and_its_best():
     result = Sweep(
         Workload(1, 2),
         2,
         3.0,
         *map(np.array, ([1, 2, 3], [50.0, 90.0, 120.0], [0, 0, 4], [0.3, 0.6, 0.9])),
-        "estimated",
     )
     drawn = lines(draw.over_mns({"burst": result}, "throughput", axes()))
     assert drawn["the method's point: all can be full"].ravel().tolist() == [2, 90]

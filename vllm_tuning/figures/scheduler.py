@@ -6,8 +6,7 @@ A step is a column, so that a picture is read from left to right and needs no an
 import numpy as np
 from IPython.display import Markdown
 
-from ..scheduler import COEFFICIENTS, Sweep, estimate
-from ..units import with_error
+from ..scheduler import Sweep, estimate
 from .style import INK, STAR, THOUSANDS, axes_of, legend, say
 
 WORK = {  # colour of Okabe and Ito, hatch
@@ -290,42 +289,6 @@ def decode_step(step_time, context, ax=None):
         ),
         ncols=2,
     )
-
-
-def load_runs(runs, fitted, ax=None):
-    """Mean time of a step of each load run, ms, against tokens a step, and the fit's interval."""
-    ax = axes_of(ax)
-    ax.plot(
-        runs["tokens"],
-        1e3 * runs["seconds_per_step"],
-        "o",
-        color=LINES[0][0],
-        label="load run, measured",
-    )
-    x = np.linspace(0, 1.1 * runs["tokens"].max(), 50)
-    y = 1e3 * fitted.seconds(x, x * (runs["kv_tokens"] / runs["tokens"]).mean())
-    ax.plot(x, y, "--", color=LINES[1][0], label="fit, estimated")
-    ax.fill_between(
-        x,
-        y * (1 - fitted.relative_error),
-        y * (1 + fitted.relative_error),
-        lw=0,
-        color=LINES[1][0],
-        alpha=0.15,
-        label="± one standard error of a further run",
-    )
-    ax.set(
-        xlabel="tokens a step (mean of the run)",
-        ylabel="time of a step (ms)",
-        ylim=0,
-        xlim=(0, x[-1]),
-    )
-    said = (
-        f"{name} {with_error(1e3 * value).replace('+-', '±')} ms" if value else f"{name} not known"
-        for name in COEFFICIENTS
-        for value in [getattr(fitted, name)]
-    )
-    return legend(say(ax, f"Estimated from {fitted.runs} runs: {', '.join(said)}."))
 
 
 def over_mns(sweeps: dict[str, Sweep], what: str, ax=None):

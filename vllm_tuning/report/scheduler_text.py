@@ -46,7 +46,6 @@ def simulation_text(simulation: Simulation, unknown: str | None = None, paint=pl
 
 _TIMES = {
     "given": "Times: every step takes the time given.",
-    "estimated": "Times: estimated from load runs.",
     "lower bound of the step time": "Times: a bound from the GPU's data sheet. A real step "
     "takes longer.",
 }
@@ -57,11 +56,7 @@ def _times(times) -> list[tuple[str, str, str]]:
     if times is None or not times.duration:
         return []
     bound = times.kind.startswith("lower bound")
-    most, least = (
-        (" at most", " at least")
-        if bound
-        else 2 * ([f" +- {times.relative_error:.0%}"] if times.relative_error else [""])
-    )
+    most, least = (" at most", " at least") if bound else ("", "")
     rows = [("throughput", f"{times.throughput:,.0f}", f"tokens/s{most}")]
     for name, found, unit, factor, digits in (
         ("TTFT", times.ttft, "s", 1, 2),

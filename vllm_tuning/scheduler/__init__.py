@@ -4,31 +4,23 @@ from .config import SchedulerConfig
 from .replay import config_to_json, read_workload, write_trace
 from .simulation import Simulation, poisson_arrivals, requests_of, server_at, simulate
 from .step_time import (
-    COEFFICIENTS,
-    RUN_COLUMNS,
     GivenStepTime,
     estimate,
-    fit_step_time,
     quantiles,
-    read_load_runs,
     roofline_of,
     times_to_json,
 )
 from .sweep import Sweep
 
 __all__ = [
-    "COEFFICIENTS",
-    "RUN_COLUMNS",
     "GivenStepTime",
     "SchedulerConfig",
     "Simulation",
     "Sweep",
     "config_to_json",
     "estimate",
-    "fit_step_time",
     "poisson_arrivals",
     "quantiles",
-    "read_load_runs",
     "read_workload",
     "requests_of",
     "roofline_of",

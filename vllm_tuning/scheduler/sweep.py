@@ -8,7 +8,7 @@ import numpy as np
 from ..workload import Workload
 from .config import SchedulerConfig
 from .simulation import fixed_requests, poisson_arrivals, simulate
-from .step_time import Roofline, StepTime, estimate
+from .step_time import StepTime, estimate
 
 SATURATION = 1.15  # staggered requests arrive so many times as fast as the pool can serve them
 
@@ -20,7 +20,6 @@ class Sweep:
     full: full requests that the pool holds, the method's point. average: requests of the mean size
     of a staggered one, input + output / 2. Arrays of shape (points,): seqs, throughput (generated
     tokens/s, from the first step to the last), preemptions, pool_use (mean of the steps, a share).
-    kind: what the step time is, "estimated" or a bound.
     """
 
     workload: Workload
@@ -30,7 +29,6 @@ class Sweep:
     throughput: np.ndarray
     preemptions: np.ndarray
     pool_use: np.ndarray
-    kind: str
 
     @property
     def best(self) -> int:
@@ -67,7 +65,7 @@ def staggered(server: SchedulerConfig, workload: Workload, requests: int, seed: 
 def sweep(
     server: SchedulerConfig,
     workload: Workload,
-    step_time: Roofline | StepTime,
+    step_time: StepTime,
     requests: Iterable,
     points: int = 10,
 ) -> Sweep:
@@ -88,4 +86,4 @@ def sweep(
                 done.summary.mean_pool_use,
             )
         )
-    return Sweep(workload, full, average, seqs, *map(np.array, zip(*rows)), step_time.kind)
+    return Sweep(workload, full, average, seqs, *map(np.array, zip(*rows)))
