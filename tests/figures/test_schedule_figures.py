@@ -16,7 +16,7 @@ from vllm_tuning.figures import scheduler as draw
 from vllm_tuning.law import kv_bytes_per_token
 from vllm_tuning.scheduler.config import Request, SchedulerConfig
 from vllm_tuning.scheduler.simulation import block_tables, fixed_requests, simulate
-from vllm_tuning.scheduler.step_time import Roofline, estimate
+from vllm_tuning.scheduler.step_time import Roofline
 from vllm_tuning.scheduler.sweep import Sweep, full_requests, staggered
 from vllm_tuning.workload import Workload
 
@@ -222,9 +222,9 @@ def test_the_weights_of_the_notebook_are_those_of_the_model():
 
 
 def test_the_table_of_times_is_the_estimate():
-    run = simulate(SchedulerConfig(2, 64, 100), fixed_requests(4, 16, 8), trace=True)
-    row = draw.times([run], LLAMA).data.splitlines()[-1]
-    result = estimate(run.trace, LLAMA)
+    run = simulate(SchedulerConfig(2, 64, 100), fixed_requests(4, 16, 8), step_time=LLAMA)
+    row = draw.times([run]).data.splitlines()[-1]
+    result = run.times
     assert row == (
         f"| 2 | 16 | 0 | {result.throughput:,.0f} | {np.median(result.ttft):,.1f} | "
         f"{1e3 * np.median(result.tpot):,.1f} | {1e3 * result.tpot.max():,.1f} |"
@@ -261,13 +261,15 @@ def test_what_the_spiral_costs():
     """1,024 requests of 400 fit while small, 248 when full; 55 % more work, 5 % more throughput."""
     assert full_requests(SERVER, Workload(400, 1400)) == 248 and 1024 * 25 <= 28100
     many, few = (
-        simulate(replace(SERVER, max_num_seqs=seqs), fixed_requests(8 * 248, 400, 1400), trace=True)
+        simulate(
+            replace(SERVER, max_num_seqs=seqs), fixed_requests(8 * 248, 400, 1400), step_time=LLAMA
+        )
         for seqs in (1024, 248)
     )
     assert many.summary.max_run == 1024 and few.summary.n_preempt == 0
     assert many.summary.output_tokens == few.summary.output_tokens
     assert f"{many.summary.sched_tokens / few.summary.sched_tokens - 1:.0%}" == "55%"
-    fast, slow = (estimate(run.trace, LLAMA) for run in (many, few))
+    fast, slow = many.times, few.times
     assert f"{fast.throughput / slow.throughput - 1:.0%}" == "5%"
     assert 2 < np.median(fast.tpot) / np.median(slow.tpot) < 3
     assert 4 < fast.tpot.max() / slow.tpot.max() < 5
@@ -289,8 +291,8 @@ def test_what_the_point_costs(work, full, share, cost, flat):
     average = 449600 / (work.input_len + work.output_len / 2)
     requests, rates = staggered(SERVER, work, 1000), {}
     for seqs in (full, int(0.9 * average), int(average), int(1.1 * average), int(1.2 * average)):
-        run = simulate(replace(SERVER, max_num_seqs=seqs), requests, trace=True)
-        rates[seqs] = estimate(run.trace, LLAMA).throughput, run.summary.tokens_per_step
+        run = simulate(replace(SERVER, max_num_seqs=seqs), requests, step_time=LLAMA)
+        rates[seqs] = run.times.throughput, run.summary.tokens_per_step
         assert seqs > full or run.summary.n_preempt == 0
     bound, steps = (max(column) for column in zip(*rates.values()))
     assert 100 * (1 - rates[full][0] / bound) == pytest.approx(cost, abs=0.5)

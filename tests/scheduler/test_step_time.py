@@ -12,7 +12,7 @@ from vllm_tuning.reading.tables import DATA
 from vllm_tuning.scheduler.config import Request, SchedulerConfig
 from vllm_tuning.scheduler.scheduler import Scheduler
 from vllm_tuning.scheduler.simulation import fixed_requests, simulate
-from vllm_tuning.scheduler.step_time import GivenStepTime, Roofline, estimate, roofline_of
+from vllm_tuning.scheduler.step_time import GivenStepTime, Roofline, roofline_of
 from vllm_tuning.scheduler.sweep import Sweep, average_requests, full_requests, staggered, sweep
 from vllm_tuning.units import InputError
 from vllm_tuning.workload import Workload
@@ -93,8 +93,8 @@ def test_resident_tokens_and_first_tokens_by_hand():
     """A and B of 4 + 8 tokens in 4 blocks of 4: B is out in step 5 and comes back in step 8."""
     config = SchedulerConfig(2, 100, 5, block_size=4)
     trace = simulate(config, [Request("A", 4, 8), Request("B", 4, 8)], trace=True).trace
-    assert trace.kv_tokens.tolist() == [8, 10, 12, 14, 16, 9, 10, 11, 9, 10, 11]
-    assert trace.first_token.tolist() == [[0, 0], [0, 1]]
+    assert trace.table()["kv_tokens"].tolist() == [8, 10, 12, 14, 16, 9, 10, 11, 9, 10, 11]
+    assert trace.events("first_token").tolist() == [[0, 0], [0, 1]]
 
 
 def test_a_cut_prompt_has_its_first_token_when_it_is_complete():
@@ -103,8 +103,8 @@ def test_a_cut_prompt_has_its_first_token_when_it_is_complete():
         [Request("A", 1, 4), Request("B", 1, 4), Request("C", 50, 2, at=1)],
         trace=True,
     ).trace
-    assert trace.first_token.tolist() == [[0, 0], [0, 1], [2, 2]]
-    assert trace.kv_tokens.tolist() == [2, 42, 56, 59]
+    assert trace.events("first_token").tolist() == [[0, 0], [0, 1], [2, 2]]
+    assert trace.table()["kv_tokens"].tolist() == [2, 42, 56, 59]
 
 
 def test_resident_tokens_are_the_sum_over_the_running_requests():
@@ -126,8 +126,10 @@ def test_every_request_has_one_first_token_before_its_end():
     for _ in range(200):
         requests, config = random_workload(draw)
         trace = simulate(config, requests, trace=True).trace
-        assert sorted(trace.first_token[:, 1]) == list(range(len(requests)))
-        first, end = (dict(rows[:, ::-1].tolist()) for rows in (trace.first_token, trace.finished))
+        assert sorted(trace.events("first_token")[:, 1]) == list(range(len(requests)))
+        first, end = (
+            dict(rows[:, ::-1].tolist()) for rows in map(trace.events, ("first_token", "finished"))
+        )
         for number, request in enumerate(trace.requests):
             assert end[number] - first[number] >= request.max_tokens - 1
 
@@ -137,10 +139,11 @@ def test_every_request_has_one_first_token_before_its_end():
 
 def test_times_of_two_requests_by_hand():
     """A step of a second: A runs in steps 0 to 2; B comes at step 1, waits one, runs in 3 and 4."""
-    trace = simulate(
-        SchedulerConfig(1, 10, 10), [Request("A", 3, 3), Request("B", 3, 2, at=1)], trace=True
-    ).trace
-    result = estimate(trace, GivenStepTime(1.0))
+    result = simulate(
+        SchedulerConfig(1, 10, 10),
+        [Request("A", 3, 3), Request("B", 3, 2, at=1)],
+        step_time=GivenStepTime(1.0),
+    ).times
     assert result.duration == 5 and result.throughput == pytest.approx(5 / 5)
     assert result.ttft.tolist() == [1, 3] and result.tpot.tolist() == [1, 1]
     assert result.kind == "given"
@@ -149,7 +152,7 @@ def test_times_of_two_requests_by_hand():
 def test_times_under_the_bound_by_hand():
     """A prompt of 8,192 is multiplied in 116 ms, three decodes are read in 4.8 ms each."""
     config = SchedulerConfig(1, 8192, 1000, max_model_len=9000)
-    result = estimate(simulate(config, [Request("A", 8192, 4)], trace=True).trace, H100)
+    result = simulate(config, [Request("A", 8192, 4)], step_time=H100).times
     decode = (15e9 + 131072 * np.array([8193, 8194, 8195])) / 3.35e12
     assert result.duration == pytest.approx(14e9 * 8192 / 989.4e12 + decode.sum())
     assert result.ttft[0] == pytest.approx(14e9 * 8192 / 989.4e12)
@@ -157,8 +160,22 @@ def test_times_under_the_bound_by_hand():
     assert result.kind == "lower bound of the step time"
 
 
-def test_times_without_a_trace_are_those_of_the_trace():
-    """A clock that goes along beside one that reads the trace, in a closed loop and without."""
+def times_of(trace, step_time):
+    """Duration, TTFT and TPOT of each request out of the trace's own figures."""
+    table = trace.table()
+    ends = np.cumsum(step_time.seconds(table["tokens"], table["kv_tokens"]))
+    starts = np.append(0, ends)
+    first, last = (
+        np.array([ends[step] for step, _ in sorted(trace.events(name), key=lambda row: row[1])])
+        for name in ("first_token", "finished")
+    )
+    arrived = starts[[request.at for request in trace.requests]]
+    further = np.array([request.max_tokens - 1 for request in trace.requests])
+    return ends[-1], first - arrived, (last - first) / np.where(further, further, np.nan)
+
+
+def test_times_are_those_of_the_trace():
+    """The clock beside the steps of the trace, in a closed loop and without, traced and streamed."""
     draw = random.Random(23)
     for _ in range(150):
         requests, config = random_workload(draw)
@@ -166,12 +183,14 @@ def test_times_without_a_trace_are_those_of_the_trace():
             for concurrency in (None, 2):
                 traced = simulate(config, requests, concurrency, trace=True, step_time=step_time)
                 stream = simulate(config, iter(requests), concurrency, step_time=step_time)
-                want = estimate(traced.trace, step_time)
+                duration, ttft, tpot = times_of(traced.trace, step_time)
                 for times in (traced.times, stream.times):
-                    assert times.throughput == pytest.approx(want.throughput)
-                    assert times.duration == pytest.approx(want.duration)
-                    assert times.ttft == pytest.approx(want.ttft)
-                    assert times.tpot == pytest.approx(want.tpot, nan_ok=True)
+                    assert times.duration == pytest.approx(duration)
+                    assert times.throughput * duration == pytest.approx(
+                        sum(request.max_tokens for request in requests)
+                    )
+                    assert times.ttft == pytest.approx(ttft)
+                    assert times.tpot == pytest.approx(tpot, nan_ok=True)
 
 
 def test_a_request_waits_from_its_arrival_also_in_a_stream():
@@ -190,8 +209,8 @@ def test_a_given_step_takes_some_time(step):
 
 
 def test_one_token_has_no_time_per_further_token():
-    trace = simulate(SchedulerConfig(1, 10, 10), [Request("A", 3, 1)], trace=True).trace
-    assert np.isnan(estimate(trace, H100).tpot).all()
+    times = simulate(SchedulerConfig(1, 10, 10), [Request("A", 3, 1)], step_time=H100).times
+    assert np.isnan(times.tpot).all()
 
 
 # ---------------------------------------------------------------- the sweep

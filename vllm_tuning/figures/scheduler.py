@@ -6,7 +6,7 @@ A step is a column, so that a picture is read from left to right and needs no an
 import numpy as np
 from IPython.display import Markdown
 
-from ..scheduler import Sweep, estimate
+from ..scheduler import Sweep
 from .style import INK, STAR, THOUSANDS, axes_of, legend, say
 
 WORK = {  # colour of Okabe and Ito, hatch
@@ -42,8 +42,8 @@ HIERARCHY = {  # of an H100 SXM: bytes, bytes/s
 def request_steps(trace, ax=None):
     """One row a request, one column a step: its tokens, and whether they are prompt or answer."""
     ax, grid = axes_of(ax), trace.grid()
-    first = dict(trace.first_token[:, ::-1].tolist())
-    end = dict(trace.finished[:, ::-1].tolist())
+    first = dict(trace.events("first_token")[:, ::-1].tolist())
+    end = dict(trace.events("finished")[:, ::-1].tolist())
     for row, request in enumerate(trace.requests):
         for step in range(request.at, end[row] + 1):
             tokens = grid[row, step]
@@ -59,7 +59,7 @@ def request_steps(trace, ax=None):
             _bar(ax, step + 0.54, row, 0.92, *WORK[kind], label=kind, lw=0.4)
             if tokens:
                 _word(ax, step + 1, row, tokens)
-    for step, row in trace.preempted.tolist():
+    for step, row in trace.events("preempted").tolist():
         ax.plot(step + 0.5, row, "X", color=INK, ms=8, mec="w", label="preempted")
     return legend(_steps_and_requests(ax, len(trace), [r.id for r in trace.requests]), ncols=4)
 
@@ -361,11 +361,11 @@ def costs(sweeps, ax=None):
     return legend(ax, ncols=2)
 
 
-def times(simulations, step_time) -> Markdown:
-    """Preemptions, throughput, median TTFT and TPOT of traced simulations, as a table."""
+def times(simulations) -> Markdown:
+    """Preemptions, throughput, median TTFT and TPOT of simulations with a step time, as a table."""
     rows = []
     for simulation in simulations:
-        result, summary = estimate(simulation.trace, step_time), simulation.summary
+        result, summary = simulation.times, simulation.summary
         rows.append(
             f"| {simulation.config.max_num_seqs:,} | {summary.n_steps:,} | "
             f"{summary.n_preempt:,} | {result.throughput:,.0f} | "
@@ -382,7 +382,7 @@ def times(simulations, step_time) -> Markdown:
         "TPOT, largest (ms)",
     )
     return Markdown(
-        f"Times from a {step_time.kind}:\n\n| {' | '.join(head)} |\n|"
+        f"Times from a {simulations[0].times.kind}:\n\n| {' | '.join(head)} |\n|"
         + " ---: |" * len(head)
         + "\n"
         + "\n".join(rows)

@@ -5,7 +5,6 @@ from .replay import config_to_json, read_workload, write_trace
 from .simulation import Simulation, poisson_arrivals, requests_of, server_at, simulate
 from .step_time import (
     GivenStepTime,
-    estimate,
     quantiles,
     roofline_of,
     times_to_json,
@@ -18,7 +17,6 @@ __all__ = [
     "Simulation",
     "Sweep",
     "config_to_json",
-    "estimate",
     "poisson_arrivals",
     "quantiles",
     "read_workload",

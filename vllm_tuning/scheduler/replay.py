@@ -88,7 +88,7 @@ def write_trace(
             file = files.enter_context(gzip.GzipFile("", "wb", 6, file, mtime=0))
         text = files.enter_context(io.TextIOWrapper(file, "ascii", newline=""))
         text.write(head[:-1] + ',"steps":[')
-        for number, step in enumerate(simulation.trace.steps()):
+        for number, step in enumerate(simulation.trace.to_json()):
             text.write("," * (number > 0) + _ENCODE(step))
         text.write("]}\n")
 

@@ -4,6 +4,7 @@ A step reads the weights once and the keys and values of all running requests, a
 weights with each token that it schedules.
 """
 
+import math
 import os
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
@@ -13,7 +14,8 @@ import numpy as np
 from ..budget import Gpu, chosen_experts, layer_parameters, one_table
 from ..kv_cache import MissingFigure, cache_layout, read_config
 from ..units import InputError
-from .trace import Trace
+from .config import Request
+from .scheduler import Step
 
 
 class StepTime(Protocol):
@@ -116,7 +118,7 @@ class GivenStepTime:
 
 
 @dataclass(frozen=True)
-class Estimate:
+class Times:
     """What a simulation comes to in time; seconds, arrays of shape (requests,), NaN where undefined.
 
     duration: of all steps; one without work counts as a step of no tokens. ttft: from the start of
@@ -132,7 +134,7 @@ class Estimate:
     tpot: np.ndarray
 
 
-def times_to_json(times: Estimate | None, reason: str | None = None) -> dict:
+def times_to_json(times: Times | None, reason: str | None = None) -> dict:
     """``times`` of simulate --json: null where there are none, as of a workload without requests."""
     return {
         "kind": times and times.kind,
@@ -153,36 +155,28 @@ def quantiles(seconds) -> dict:
     return {"median": middle, "p99": high}
 
 
-def estimate(trace: Trace, step_time: StepTime) -> Estimate:
-    """Throughput, TTFT and TPOT of a traced simulation."""
-    table = trace.table()
-    seconds = step_time.seconds(table["tokens"], table["kv_tokens"])
-    ends = np.cumsum(seconds)
-    arrived = np.array([request.at for request in trace.requests], dtype=int)
-    first, last = (np.empty(len(arrived)) for _ in range(2))
-    for times, (steps, requests) in ((first, trace.first_token.T), (last, trace.finished.T)):
-        times[requests] = ends[steps]
-    return estimate_of(
-        step_time,
-        float(seconds.sum()),
-        (ends - seconds)[arrived],
-        first,
-        last,
-        [request.max_tokens for request in trace.requests],
-    )
+class Clock:
+    """The time, step by step, and when each request arrived, had its first token and its last."""
 
+    def __init__(self, step_time: StepTime):
+        self.step_time, self.now = step_time, 0.0
+        self.requests: list[list[float]] = []  # arrived, first token, last token, tokens put out
 
-def estimate_of(step_time, duration: float, arrived, first, last, outputs) -> Estimate:
-    """The same from when each request arrived, had its first token and its last, seconds, and how
-    many tokens it put out; of shape (requests,)."""
-    arrived, first, last, outputs = (
-        np.asarray(v, dtype=float) for v in (arrived, first, last, outputs)
-    )
-    tpot = (last - first) / np.where(outputs > 1, outputs - 1, np.nan)
-    return Estimate(
-        step_time.kind,
-        duration,
-        float(outputs.sum() / duration) if duration else np.nan,
-        first - arrived,
-        tpot,
-    )
+    def idle(self, steps: int) -> None:
+        self.now += steps * float(self.step_time.seconds(0))
+
+    def add_request(self, request: Request) -> None:
+        self.requests.append([self.now, math.nan, math.nan, request.max_tokens])
+
+    def add(self, step: Step) -> None:
+        self.now += float(self.step_time.seconds(step.tokens, step.kv_tokens))
+        for number in step.first_token:
+            self.requests[number][1] = self.now
+        for number in step.finished:
+            self.requests[number][2] = self.now
+
+    def times(self) -> Times:
+        arrived, first, last, outputs = np.array(self.requests).reshape(-1, 4).T
+        tpot = (last - first) / np.where(outputs > 1, outputs - 1, np.nan)
+        throughput = float(outputs.sum() / self.now) if self.now else math.nan
+        return Times(self.step_time.kind, self.now, throughput, first - arrived, tpot)

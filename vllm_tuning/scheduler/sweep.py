@@ -8,7 +8,7 @@ import numpy as np
 from ..workload import Workload
 from .config import SchedulerConfig
 from .simulation import fixed_requests, poisson_arrivals, simulate
-from .step_time import StepTime, estimate
+from .step_time import StepTime
 
 SATURATION = 1.15  # staggered requests arrive so many times as fast as the pool can serve them
 
@@ -78,12 +78,7 @@ def sweep(
     seqs = np.unique(np.r_[np.linspace(0.3, 1.2, points) * average, full].astype(int).clip(1))
     requests, rows = list(requests), []
     for count in seqs.tolist():
-        done = simulate(replace(server, max_num_seqs=count), requests, trace=True)
-        rows.append(
-            (
-                estimate(done.trace, step_time).throughput,
-                done.summary.n_preempt,
-                done.summary.mean_pool_use,
-            )
-        )
-    return Sweep(workload, full, average, seqs, *map(np.array, zip(*rows)))
+        done = simulate(replace(server, max_num_seqs=count), requests, step_time=step_time)
+        summary = done.summary
+        rows.append((done.times.throughput, summary.n_preempt, summary.mean_pool_use))
+    return Sweep(workload, full, average, seqs, *np.array(rows).T)
