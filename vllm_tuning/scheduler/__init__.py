@@ -1,22 +1,30 @@
 """vLLM's scheduler, step by step."""
 
-from .config import SchedulerConfig
+from .config import Request, SchedulerConfig
 from .replay import config_to_json, read_workload, write_trace
-from .simulation import Simulation, poisson_arrivals, requests_of, server_at, simulate
-from .step_time import (
-    GivenStepTime,
-    quantiles,
-    roofline_of,
-    times_to_json,
+from .simulation import (
+    Simulation,
+    block_tables,
+    fixed_requests,
+    poisson_arrivals,
+    requests_of,
+    server_at,
+    simulate,
 )
-from .sweep import Sweep
+from .step_time import GivenStepTime, Roofline, quantiles, roofline_of, times_to_json
+from .sweep import Sweep, full_requests, staggered, sweep
 
 __all__ = [
     "GivenStepTime",
+    "Request",
+    "Roofline",
     "SchedulerConfig",
     "Simulation",
     "Sweep",
+    "block_tables",
     "config_to_json",
+    "fixed_requests",
+    "full_requests",
     "poisson_arrivals",
     "quantiles",
     "read_workload",
@@ -24,6 +32,8 @@ __all__ = [
     "roofline_of",
     "server_at",
     "simulate",
+    "staggered",
+    "sweep",
     "times_to_json",
     "write_trace",
 ]

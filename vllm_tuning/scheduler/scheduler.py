@@ -156,7 +156,9 @@ class Scheduler:
             budget -= tokens
             blocks += self._lacking_blocks(sequence, tokens)
         if blocks <= self.block_pool.num_free_blocks:
-            for sequence, block in zip(due.values(), self.block_pool.get_new_blocks(len(due))):
+            for sequence, block in zip(
+                due.values(), self.block_pool.get_new_blocks(len(due)), strict=True
+            ):
                 sequence.blocks.append(block)
             for number, sequence in self.prefilling.items():
                 self._allocate_slots(sequence, step.chunks[number])

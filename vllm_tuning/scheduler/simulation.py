@@ -1,4 +1,4 @@
-"""Requests through the scheduler: a workload in, a summary and, if wanted, times and a trace out."""
+"""Requests through the scheduler: a workload in; a summary, times and a trace out."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -22,10 +22,10 @@ MOST_TRACED = 10**6, 10**8  # steps before the last arrival, generated tokens: s
 class Summary:
     """What a simulation comes to, added up step by step so that no step has to be kept.
 
-    n_steps, n_preempt, sched_tokens, max_used, max_run are those of the replay format. sched_tokens:
-    tokens scheduled in all steps, recomputed_tokens of them for the second time, after a preemption.
-    hit_tokens: not computed, thanks to prefix caching. max_run: requests; max_used and mean_used:
-    blocks taken in a step, out of the usable ones. idle_steps had no work.
+    n_steps, n_preempt, sched_tokens, max_used, max_run are those of the replay format.
+    sched_tokens: tokens scheduled in all steps, recomputed_tokens of them for the second time, after
+    a preemption. hit_tokens: not computed, thanks to prefix caching. max_run: requests; max_used and
+    mean_used: blocks taken in a step, out of the usable ones. idle_steps had no work.
     """
 
     usable_blocks: int

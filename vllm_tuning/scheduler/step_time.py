@@ -119,7 +119,7 @@ class GivenStepTime:
 
 @dataclass(frozen=True)
 class Times:
-    """What a simulation comes to in time; seconds, arrays of shape (requests,), NaN where undefined.
+    """What a simulation comes to in time; seconds, of shape (requests,), NaN where undefined.
 
     duration: of all steps; one without work counts as a step of no tokens. ttft: from the start of
     the step of arrival to the end of that of the first token. tpot: mean time of a further token.
@@ -135,7 +135,7 @@ class Times:
 
 
 def times_to_json(times: Times | None, reason: str | None = None) -> dict:
-    """``times`` of simulate --json: null where there are none, as of a workload without requests."""
+    """``times`` of simulate --json: null where there are none, as without requests."""
     return {
         "kind": times and times.kind,
         "relative_error": None,
