@@ -32,7 +32,7 @@ class Arrival(click.ParamType):
                 return kind, None
         except ValueError:
             pass
-        self.fail(
+        return self.fail(
             f"{value!r}; write burst, closed:64 (in flight) or poisson:2.5 (a second)", param, ctx
         )
 

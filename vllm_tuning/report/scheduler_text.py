@@ -32,6 +32,7 @@ def simulation_text(simulation: Simulation, unknown: str | None = None, paint=pl
     if config.enable_prefix_caching:
         rows.append(("prefix cache hits", f"{summary.hit_tokens:,}", "tokens not computed"))
     rows += _times(simulation.times)
+    clock = _TIMES[simulation.times.kind] if simulation.times else f"(no times: {unknown})"
     flags = serve_flags(config.max_num_seqs, config.max_num_batched_tokens)
     return "\n".join(
         [
@@ -39,7 +40,7 @@ def simulation_text(simulation: Simulation, unknown: str | None = None, paint=pl
             f"{summary.usable_blocks:,} blocks of {config.block_size} tokens",
             "",
             *(f"  {name:<20}{value:>12}   {note}" for name, value, note in rows),
-            *wrapped(f"(no times: {unknown})" if unknown else _TIMES[simulation.times.kind], plain),
+            *wrapped(clock, plain),
         ]
     )
 

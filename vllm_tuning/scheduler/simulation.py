@@ -23,9 +23,9 @@ class Summary:
     """What a simulation comes to, added up step by step so that no step has to be kept.
 
     n_steps, n_preempt, sched_tokens, max_used, max_run are those of the replay format.
-    sched_tokens: tokens scheduled in all steps, recomputed_tokens of them for the second time, after
-    a preemption. hit_tokens: not computed, thanks to prefix caching. max_run: requests; max_used and
-    mean_used: blocks taken in a step, out of the usable ones. idle_steps had no work.
+    sched_tokens: tokens scheduled in all steps, recomputed_tokens of them for the second time,
+    after a preemption. hit_tokens: not computed, thanks to prefix caching. max_run: requests;
+    max_used and mean_used: blocks taken in a step, out of the usable ones. idle_steps: without work.
     """
 
     usable_blocks: int
@@ -144,7 +144,7 @@ def simulate(
         if progress and step.finished:
             progress(len(step.finished))
     summary.recomputed_tokens = scheduler.recomputed_tokens
-    return Simulation(config, summary, kept, clock and clock.times())
+    return Simulation(config, summary, kept, clock.times() if clock else None)
 
 
 def block_tables(config: SchedulerConfig, requests: Sequence[Request], block_ids: Sequence[int]):
@@ -218,35 +218,29 @@ def server_at(
     """The server that launches describe, with its pool at these flags: as printed, else expected.
 
     Default: the recommended flags; for other requests the token budget that is free beside them.
-    flags: of SchedulerConfig. Raises InputError where the launches do not tell the blocks.
+    flags: of SchedulerConfig. Raises InputError where the launches do not give the blocks.
     """
     model, best = optimum.model, optimum.recommended
     seqs, budget = max_num_seqs, max_num_batched_tokens
-    if best and not (seqs and budget):
-        seqs, budget = (
-            seqs or best.max_num_seqs,
-            budget
-            or (
-                Pool(model, optimum.workload, 1).free_budget(seqs)
-                if seqs
-                else best.max_num_batched_tokens
-            ),
-        )
-    longest = max((fitted.launch.max_model_len or 0 for fitted in model.launches), default=0)
-    given = {"block_size": model.block_size, "max_model_len": longest or optimum.workload.length}
-    return SchedulerConfig(seqs, budget, _num_gpu_blocks(optimum, seqs, budget), **given | flags)
-
-
-def _num_gpu_blocks(optimum: Optimum, seqs: int | None, budget: int | None) -> int:
-    model = optimum.model
-    for launch in (fitted.launch for fitted in model.launches):
-        if (launch.max_num_seqs, launch.max_num_batched_tokens) == (seqs, budget):
-            if launch.kv_cache_tokens and not model.hybrid:
-                return launch.kv_cache_tokens // model.block_size
-    if optimum.recommended is None or optimum.recommended.kv_cache_tokens is None:
+    pool = best and Pool(model, optimum.workload, 1)
+    if best and pool:
+        budget = budget or (pool.free_budget(seqs) if seqs else best.max_num_batched_tokens)
+        seqs = seqs or best.max_num_seqs
+    launches = [fitted.launch for fitted in model.launches]
+    printed = [
+        launch.kv_cache_tokens
+        for launch in launches
+        if (launch.max_num_seqs, launch.max_num_batched_tokens) == (seqs, budget)
+    ]
+    tokens = None if model.hybrid else next(filter(None, printed), None)
+    if not tokens and seqs and budget and best and pool and best.kv_cache_tokens is not None:
+        tokens = max(0, pool.whole_tokens(seqs, budget) or 0)
+    if tokens is None or not (seqs and budget):
         reason = optimum.reason or "layers of several kinds share the pool"
         raise InputError(f"the launches do not tell num_gpu_blocks: {reason}")
-    return max(0, Pool(model, optimum.workload, 1).whole_tokens(seqs, budget)) // model.block_size
+    longest = max((launch.max_model_len or 0 for launch in launches), default=0)
+    given = {"block_size": model.block_size, "max_model_len": longest or optimum.workload.length}
+    return SchedulerConfig(seqs, budget, tokens // model.block_size, **given | flags)
 
 
 def fixed_requests(count: int, input_len: int, output_len: int) -> Iterator[Request]:

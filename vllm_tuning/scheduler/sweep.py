@@ -69,5 +69,6 @@ def sweep(
     requests, rows = list(requests), []
     for count in seqs.tolist():
         done = simulate(replace(server, max_num_seqs=count), requests, step_time=step_time)
+        assert done.times
         rows.append((done.times.throughput, done.summary.n_preempt))
     return Sweep(full, average, seqs, *map(np.array, zip(*rows, strict=True)))

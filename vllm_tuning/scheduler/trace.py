@@ -27,7 +27,7 @@ class Trace:
     def __len__(self) -> int:
         return len(self.steps)
 
-    def scheduled(self, step: int) -> dict[str, int]:
+    def scheduled(self, step: int) -> dict[str | int, int]:
         """Tokens of each request that a step scheduled, in order, by its id."""
         tokens = self.steps[step].chunks.get
         return {self.requests[number].id: tokens(number, 1) for number in self.order[step]}
