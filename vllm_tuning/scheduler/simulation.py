@@ -25,7 +25,7 @@ class Summary:
     n_steps, n_preempt, sched_tokens, max_used, max_run are those of the replay format.
     sched_tokens: tokens scheduled in all steps, recomputed_tokens of them for the second time,
     after a preemption. hit_tokens: not computed, thanks to prefix caching. max_run: requests;
-    max_used and mean_used: blocks taken in a step, out of the usable ones. idle_steps: without work.
+    max_used and mean_used: blocks taken in a step, out of the usable ones. idle_steps: no work.
     """
 
     usable_blocks: int
@@ -79,11 +79,11 @@ class Summary:
         return self.max_used / self.usable_blocks
 
     def to_dict(self) -> dict:
-        sums = asdict(self)
+        sums = asdict(self) | {"mean_used": self.mean_used}
+        sums["usable_blocks"] = sums.pop("usable_blocks")  # the order of the keys in a file
         del sums["used_in_all"]
-        means = ("tokens_per_step", "sched_tokens_per_step", "mean_used")
-        shares = ("mean_pool_use", "peak_pool_use")
-        return sums | {name: getattr(self, name) for name in (*means, *shares)}
+        means = ("tokens_per_step", "sched_tokens_per_step", "mean_pool_use", "peak_pool_use")
+        return sums | {name: getattr(self, name) for name in means}
 
 
 @dataclass(frozen=True)
