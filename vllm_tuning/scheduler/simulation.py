@@ -224,7 +224,9 @@ def server_at(
     seqs, budget = max_num_seqs, max_num_batched_tokens
     pool = best and Pool(model, optimum.workload, 1)
     if best and pool:
-        budget = budget or (pool.free_budget(seqs) if seqs else best.max_num_batched_tokens)
+        budget = budget or (
+            pool.largest_free_token_budget(seqs) if seqs else best.max_num_batched_tokens
+        )
         seqs = seqs or best.max_num_seqs
     launches = [fitted.launch for fitted in model.launches]
     printed = [
