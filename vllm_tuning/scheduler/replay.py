@@ -10,7 +10,6 @@ import json
 import os
 import zlib
 from pathlib import Path
-from typing import IO
 
 from ..reading import whole_file
 from ..units import LARGEST_COUNT, InputError
@@ -77,10 +76,10 @@ def write_trace(
     head = {name: document[name] for name in ("config", "requests")}
     head["summary"] = simulation.summary.to_dict()
     with contextlib.ExitStack() as files:
-        file: IO[bytes] = files.enter_context(whole_file(path))
-        if str(path).endswith(".gz"):
-            file = files.enter_context(gzip.GzipFile("", "wb", 6, file, mtime=0))
-        text = files.enter_context(io.TextIOWrapper(file, "ascii", newline=""))
+        file = files.enter_context(whole_file(path))
+        zipped = str(path).endswith(".gz")
+        out = gzip.GzipFile("", "wb", 6, file, mtime=0) if zipped else file
+        text = files.enter_context(io.TextIOWrapper(out, "ascii", newline=""))
         text.write(_ENCODE(head)[:-1] + ',"steps":[')
         for number, step in enumerate(trace.to_json()):
             text.write("," * (number > 0) + _ENCODE(step))
