@@ -95,7 +95,7 @@ def test_whole_logs_against_the_published_configs(tmp_path):
                 left_out.add(alias.partition("-")[0])
                 continue
             model = MODELS[names[alias]]
-            text = gzip.open(path, "rt", errors="replace").read()
+            text = gzip.decompress(path.read_bytes()).decode(errors="replace")
             flags = carried.get(path.name[:4], {})
             row = {
                 name: str(getattr(launch, name) or "")
@@ -150,26 +150,6 @@ def test_gemma_3_4b_by_hand(tmp_path):
     assert cache.request_blocks(131072, 2048) == 8192 + 6 * (math.ceil(3071 / 16) + 1)
     assert cache.fixed(2048) == 6 * 193 * cache.block_bytes
     assert cache.per_token == 5 * 2 * 4 * 256 * 2
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "gemma-3-12b",
-        "Llama-4-Scout",
-        "gpt-oss-20b",
-        "gemma-4-26B-A4B",
-        "granite-4.0-h-small",
-        "Llama-3.1-8B",
-    ],
-)
-def test_the_forms_are_never_below_the_rule_and_at_most_two_blocks_a_group_above(name, tmp_path):
-    cache = cache_layout(config(MODELS[name]["config"], tmp_path))
-    for length in (1, 100, 1000, 8192, 10000, 100000):
-        for budget in (16, 500, 2048, 16384):
-            least = min(fixed + more * budget for fixed, more in cache.forms(length))
-            true = cache.request_blocks(length, budget) * cache.block_bytes
-            assert true <= least + 1e-6 <= true + (len(cache.groups)) * cache.block_bytes + 1
 
 
 def test_jamba_by_hand(tmp_path):

@@ -32,6 +32,7 @@ def simulation_text(simulation: Simulation, unknown: str | None = None, paint=pl
     if config.enable_prefix_caching:
         rows.append(("prefix cache hits", f"{summary.hit_tokens:,}", "tokens not computed"))
     rows += _times(simulation.times)
+    clock = _TIMES[simulation.times.kind] if simulation.times else f"(no times: {unknown})"
     flags = serve_flags(config.max_num_seqs, config.max_num_batched_tokens)
     return "\n".join(
         [
@@ -39,14 +40,13 @@ def simulation_text(simulation: Simulation, unknown: str | None = None, paint=pl
             f"{summary.usable_blocks:,} blocks of {config.block_size} tokens",
             "",
             *(f"  {name:<20}{value:>12}   {note}" for name, value, note in rows),
-            *wrapped(f"(no times: {unknown})" if unknown else _TIMES[simulation.times.kind], plain),
+            *wrapped(clock, plain),
         ]
     )
 
 
 _TIMES = {
     "given": "Times: every step takes the time given.",
-    "estimated": "Times: estimated from load runs.",
     "lower bound of the step time": "Times: a bound from the GPU's data sheet. A real step "
     "takes longer.",
 }
@@ -57,11 +57,7 @@ def _times(times) -> list[tuple[str, str, str]]:
     if times is None or not times.duration:
         return []
     bound = times.kind.startswith("lower bound")
-    most, least = (
-        (" at most", " at least")
-        if bound
-        else 2 * ([f" +- {times.relative_error:.0%}"] if times.relative_error else [""])
-    )
+    most, least = (" at most", " at least") if bound else ("", "")
     rows = [("throughput", f"{times.throughput:,.0f}", f"tokens/s{most}")]
     for name, found, unit, factor, digits in (
         ("TTFT", times.ttft, "s", 1, 2),
