@@ -54,12 +54,12 @@ def _gpu(command):
 )
 @json_option
 def plan(sources, input_len, output_len, chunked_prefill, as_json, **flags):
-    """The launches to make; beside LAUNCHES the one that would tell most.
+    """The launches to make; beside LAUNCHES those that are still missing.
 
-    CONFIG is the model's config.json: without it, or without a GPU, a simple rule is followed.
+    CONFIG is the model's config.json: without it the widths of a Llama 3 8B are taken.
     """
-    from ..measure import next_launch, plan_launches
-    from ..report import plan_text, step_text
+    from ..measure import missing_for, plan_launches
+    from ..report import missing_text, plan_text
 
     config, launches = _sorted(sources)
     workload = _workload(input_len, output_len)
@@ -69,9 +69,9 @@ def plan(sources, input_len, output_len, chunked_prefill, as_json, **flags):
     else:
         if workload is None:
             raise click.UsageError("LAUNCHES need --input-len and --output-len")
-        if told := [name for name in _given(flags) if name != "max_model_len"]:
+        if given := [name for name in _given(flags) if name != "max_model_len"]:
             raise click.UsageError(
-                f"LAUNCHES tell it themselves: leave out --{told[0].replace('_', '-')}"
+                f"LAUNCHES give it themselves: leave out --{given[0].replace('_', '-')}"
             )
         from ..answer import model_of
         from ..optimum import find_optimum
@@ -80,10 +80,9 @@ def plan(sources, input_len, output_len, chunked_prefill, as_json, **flags):
         longest = flags["max_model_len"] or max(
             (fitted.launch.max_model_len or 1 for fitted in model.launches), default=1
         )
-        found = next_launch(
-            find_optimum(model, workload, chunked_prefill), 1 if chunked_prefill else longest
-        )
-        text = step_text
+        optimum = find_optimum(model, workload, chunked_prefill)
+        found = missing_for(optimum, 1 if chunked_prefill else longest)
+        text = missing_text
     click.echo(
         json.dumps(found.to_dict(), indent=2, allow_nan=False)
         if as_json

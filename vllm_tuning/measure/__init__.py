@@ -2,7 +2,8 @@
 
 from .campaign import measured
 from .driver import check_command, interruptible
-from .plan import next_launch, plan_launches
+from .missing import missing_for
+from .plan import plan_launches
 from .verify import verified
 
-__all__ = ["check_command", "interruptible", "measured", "next_launch", "plan_launches", "verified"]
+__all__ = ["check_command", "interruptible", "measured", "missing_for", "plan_launches", "verified"]

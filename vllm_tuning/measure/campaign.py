@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..answer import model_of
-from ..diagnosis import NextLaunch, next_launches
 from ..launch import Launch
 from ..memory_model import MemoryModel
 from ..optimum import Optimum, find_optimum
@@ -16,7 +15,8 @@ from ..units import InputError, is_known
 from ..workload import Workload
 from .driver import make
 from .folder import TABLE, VERIFY, Folder
-from .plan import next_launch, plan_launches
+from .missing import missing_launches
+from .plan import plan_launches
 from .verify import Verification, verified
 
 SHORT = {"-tp": "--tensor-parallel-size", "-pp": "--pipeline-parallel-size"}
@@ -103,7 +103,7 @@ def measured(
             _keep(config or _config_of(name), folder)  # the first launch may have fetched it
             model, learned = _fitted(folder, workload, chunked)
             if done == len(wanted) and not table and model and model.launches:
-                more = _flags(_more(model, workload, chunked, wanted))
+                more = _flags(missing_launches(model, wanted))
                 wanted += more[: max(0, 4 + EXTRA - len(wanted))]
                 count = len(wanted) + verify
         model = model_of([folder.path])
@@ -171,18 +171,6 @@ def _flags(launches) -> list[tuple[int, int]]:
     return list(
         dict.fromkeys((launch.max_num_seqs, launch.max_num_batched_tokens) for launch in launches)
     )
-
-
-def _more(model: MemoryModel, workload, chunked, made) -> list[NextLaunch]:
-    """What would tell the parameters that are not known; a k that is only assumed is one."""
-    missing = next_launches(model, made)
-    if missing or workload is None or model.k_source != "assumed 0":
-        return missing
-    launch = next_launch(
-        find_optimum(model, workload, chunked),
-        1 if chunked else max(fitted.launch.max_model_len or 1 for fitted in model.launches),
-    ).launch
-    return [launch] if launch else []
 
 
 def _read_plan(table) -> list[tuple[int, int]]:

@@ -8,12 +8,11 @@ from uncertainties import UFloat, ufloat
 from ..launch import Launch, column
 from ..memory_model import MemoryModel
 from ..optimum import Optimum
-from ..pool import Pool
+from ..pool import Pool, open_k
 from ..reading import locate, read_launches
-from ..readings import rounding
+from ..readings import ROOT3, rounding
 from ..units import GIB, exact, is_known
 from .folder import VERIFY
-from .plan import with_open_k
 
 TWO_SIDED_95 = 1.959963984540054  # quantile of the normal distribution
 
@@ -136,7 +135,9 @@ def verify(optimum: Optimum, launch: Launch) -> Verification:
     model, flags = optimum.model, (launch.max_num_seqs, launch.max_num_batched_tokens)
     if optimum.max_num_seqs is None:
         return Verification(launch, (), reason=f"the others predict nothing, {optimum.reason}")
-    pool = with_open_k(model).pool(*flags)
+    most, known_at = open_k(model)
+    hidden_states = most * max(0, flags[1] - known_at) / ROOT3  # of a k that is only assumed
+    pool = model.pool(*flags) + ufloat(0, hidden_states)
     sized = Pool(model, optimum.workload, 1)
     checks = [
         _in_gib(POOL, pool, model, launch, "kv_cache"),

@@ -2,7 +2,7 @@
 
 from .budget_text import capacity_text
 from .load_text import check_text
-from .measure_text import measured_text, plan_text, step_text
+from .measure_text import measured_text, missing_text, plan_text
 from .page import write_reports
 from .scheduler_text import simulation_text
 from .text import answer_text, fit_text, launches_text
@@ -14,8 +14,8 @@ __all__ = [
     "fit_text",
     "launches_text",
     "measured_text",
+    "missing_text",
     "plan_text",
     "simulation_text",
-    "step_text",
     "write_reports",
 ]
