@@ -13,7 +13,7 @@ from ..optimum import Optimum, find_optimum
 from ..reading import arguments, read_launches, write_whole
 from ..units import InputError, is_known
 from ..workload import Workload
-from .driver import make
+from .driver import Driver
 from .folder import TABLE, VERIFY, Folder
 from .missing import missing_launches
 from .plan import plan_launches
@@ -86,16 +86,14 @@ def measured(
             ).launches
         )
     )
-    with Folder(output, grace) as folder:
+    with Folder(output) as folder:
         folder.check(command)
+        driver = Driver(folder, command, timeout, grace)
         _keep(config, folder)
         learned, done, count = "", 0, len(wanted) + verify
         while done < len(wanted):
-            make(
-                folder,
-                command,
+            driver.make(
                 wanted[done],
-                timeout,
                 TABLE,
                 lambda text: show(f"{text}{learned}", done, count),
             )
@@ -115,11 +113,8 @@ def measured(
         )
         best = found.optimum.recommended if verify else None
         if best:
-            make(
-                folder,
-                command,
+            driver.make(
                 (best.max_num_seqs, best.max_num_batched_tokens),
-                timeout,
                 VERIFY,
                 lambda text: show(f"{text} (verify)", done, count),
             )

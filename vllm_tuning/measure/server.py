@@ -1,63 +1,59 @@
-"""One server process with its log: started in its own session, stopped with all that it started."""
+"""One server process with its log: started, and stopped with all that it started."""
 
-import select
+import os
 import shutil
 import socket
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from ..units import InputError
 
-_GUARD = Path(__file__).with_name("guard.py")
+_SUPERVISOR = Path(__file__).with_name("supervisor.py")
 
 
-class Server:
-    """A running server; on leaving the ``with`` block its whole process group is gone.
+@contextmanager
+def running(
+    command: list[str], log: Path, environment: dict[str, str], grace: float
+) -> Iterator[Callable[[], int | None]]:
+    """A server under ``supervisor``, gone when the block is left or this process has died.
 
-    SIGTERM, and after ``grace`` seconds SIGKILL, come from ``guard``, which also acts when this
-    process dies. ``lock``: a file descriptor that stays open until the server is gone.
+    Gives what tells its exit status, None while it runs; 128 + its number for a signal.
     """
+    script = [sys.executable, "-I", "-S", str(_SUPERVISOR), str(os.getpid()), str(grace)]
+    with log.open("ab") as out:
+        supervisor = subprocess.Popen(
+            [*script, *command],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            env=environment,
+            start_new_session=True,
+        )
 
-    def __init__(self, command: list[str], log: Path, environment: dict, grace: float, lock: int):
-        with log.open("ab") as out:
-            self.guard = subprocess.Popen(
-                [sys.executable, "-I", "-S", str(_GUARD), str(grace), str(lock), *command],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=out,
-                env=environment,
-                start_new_session=True,
-                pass_fds=[lock],
-            )
+    def exit_status() -> int | None:
+        # not Popen.poll: it takes a lock, which a Ctrl-C in it would leave locked
+        ended = os.waitid(os.P_PID, supervisor.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        return ended and ended.si_status
 
-    def __enter__(self) -> "Server":
-        return self
-
-    def __exit__(self, *_) -> None:
-        self.guard.stdin.close()
-        self.guard.wait()
-        self.guard.stdout.close()
-
-    @property
-    def ended(self) -> bool:
-        """Whether the server ended by itself.
-
-        By the guard's pipe: Popen.poll takes a lock, which a Ctrl-C in it would leave locked.
-        """
-        return bool(select.select([self.guard.stdout], [], [], 0)[0])
-
-    def exit_status(self) -> int | None:
-        """Of a server that ended by itself, negative for a signal; None where it is not known."""
-        status = self.guard.stdout.read()
-        return int(status) if status else None
+    try:
+        yield exit_status
+    finally:
+        supervisor.terminate()
+        supervisor.wait()
 
 
-def executable(command: list[str]) -> None:
-    """Raises InputError where there is no such program."""
-    if not shutil.which(command[0]):
+def check_program(name: str) -> None:
+    """Raises InputError where there is no such program, or where no server can be supervised."""
+    if sys.platform != "linux":
         raise InputError(
-            f"{command[0]}: no such program on the PATH; activate the environment "
+            "measure runs on Linux, where vLLM serves; here use plan, and read the logs"
+        )
+    if not shutil.which(name):
+        raise InputError(
+            f"{name}: no such program on the PATH; activate the environment "
             "that vLLM is installed in, or give its path"
         )
 
