@@ -281,10 +281,9 @@ def test_one_driver_at_a_time(folder):
 
 def started(folder, behaviour, grace):
     """A driver at work on its first launch, at a random moment of it."""
-    options = ["-o", str(folder), "--grace", grace]
+    options = ["-o", str(folder), "--grace", grace, "--", *SERVE, "--behaviour", behaviour]
     driver = subprocess.Popen(
-        [sys.executable, "-m", "vllm_tuning", "measure", *options, "--", *SERVE]
-        + ["--behaviour", behaviour],
+        [sys.executable, "-m", "vllm_tuning", "measure", *options],
         stderr=subprocess.PIPE,
         text=True,
         cwd=ROOT,

@@ -177,18 +177,34 @@ def measure(
     Flags of the server stand behind --, without --max-num-seqs, --max-num-batched-tokens and
     --port. Stopped in whatever way, the same command goes on where it was.
     """
+    from ..answer import model_of
     from ..measure import check_command, interruptible, measured
+    from ..optimum import find_optimum
     from ..report import measured_text
 
     command, workload = list(command), _workload(input_len, output_len)
     if verify and workload is None:
         raise click.UsageError("--verify needs --input-len and --output-len")
     check_command(command)
-    gpu = _given(gpu)
+
+    def solve(folder, chunked_prefill):
+        model = model_of([folder])
+        return model, find_optimum(model, workload, chunked_prefill) if workload else None
+
     with interruptible(), _bar() as show:
         try:
             found = measured(
-                command, output, table, workload, verify, timeout, grace, config, show, **gpu
+                command,
+                output,
+                solve=solve,
+                show=show,
+                table=table,
+                workload=workload,
+                verify=verify,
+                timeout=timeout,
+                grace=grace,
+                config=config,
+                **_given(gpu),
             )
         except KeyboardInterrupt:
             raise InputError(

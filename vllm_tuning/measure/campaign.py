@@ -3,26 +3,31 @@
 import os
 import shlex
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
-from ..answer import model_of
 from ..launch import Launch
 from ..memory_model import MemoryModel
-from ..optimum import Optimum, find_optimum
+from ..optimum import Optimum
 from ..reading import arguments, read_launches, write_whole
-from ..units import InputError, is_known
+from ..units import InputError
 from ..workload import Workload
 from .driver import Driver
 from .folder import TABLE, VERIFY, Folder
 from .missing import missing_launches
 from .plan import plan_launches
-from .verify import Verification, verified
+from .verify import Verification, verify_launch
 
 SHORT = {"-tp": "--tensor-parallel-size", "-pp": "--pipeline-parallel-size"}
-
-
-EXTRA = 2  # launches beyond a plan of ours, where those it holds leave something unknown
+PLANNED = {  # what the command says and the plan is made for, under the planner's names
+    "max_model_len": "max_model_len",
+    "tensor_parallel_size": "tensor_parallel_size",
+    "pipeline_parallel_size": "pipeline_parallel_size",
+    "gpu_memory_utilization": "utilization",
+}
+MOST = 6  # launches of a plan of ours: four, and two where those leave something unknown
+Solve = Callable[[Path, bool], tuple[MemoryModel, Optimum | None]]
 
 
 @dataclass(frozen=True)
@@ -46,81 +51,63 @@ class Measured:
 def measured(
     command: list[str],
     output,
-    table,
-    workload: Workload | None,
-    verify: bool,
+    *,
+    solve: Solve,
+    show: Callable[[str, int, int], None],
+    table=None,
+    workload: Workload | None = None,
+    verify: bool = False,
     timeout: float,
     grace: float,
-    config,
-    show: Callable[[str, int, int], None],
+    config=None,
     **gpu,
 ) -> Measured:
     """Make the launches of ``table``, else those of the planner, into the folder ``output``.
 
-    command: the server's without mns, mnbt and port. config: by default the one in the model's
-    folder, if MODEL is one; it is kept beside the launches. show: what goes on, launches made, and
-    their number. ``gpu``: as of ``plan_launches``. Raises InputError.
+    command: the server's without mns, mnbt and port. solve: from the folder, and whether prefill is
+    chunked, to the memory model and the optimum. show: what goes on, launches made, their number.
+    config: by default the one in the model's folder, if MODEL is one; it is kept beside the
+    launches. ``gpu``: as of ``plan_launches``. Raises InputError.
     """
     server, chunked = _settings(command)
     name = str(server.get("model"))
     config = config or _config_of(name)
-    wanted = (
-        _read_plan(table)
-        if table
-        else _flags(
-            plan_launches(
-                config,
-                workload,
-                chunked,
-                **{
-                    name: value
-                    for name, value in server.items()
-                    if name in ("max_model_len", "tensor_parallel_size", "pipeline_parallel_size")
-                },
-                **(
-                    {"utilization": server["gpu_memory_utilization"]}
-                    if "gpu_memory_utilization" in server
-                    else {}
-                ),
-                **gpu,
-            ).launches
-        )
-    )
+    if table:
+        wanted = _read_plan(table)
+    else:
+        flags = {PLANNED[name]: value for name, value in server.items() if name in PLANNED}
+        wanted = _flags(plan_launches(config, workload, chunked, **flags, **gpu).launches)
     with Folder(output) as folder:
         folder.check(command)
-        driver = Driver(folder, command, timeout, grace)
         _keep(config, folder)
-        learned, done, count = "", 0, len(wanted) + verify
-        while done < len(wanted):
-            driver.make(
-                wanted[done],
-                TABLE,
-                lambda text: show(f"{text}{learned}", done, count),
-            )
+        driver, done, so_far = Driver(folder, command, timeout, grace), 0, ""
+
+        def make(flags, table) -> Launch:
+            nonlocal done
+            count = len(wanted) + verify
+            made = driver.make(flags, table, lambda text: show(text + so_far, done, count))
             done += 1
+            show("", done, count)
+            return made[-1]
+
+        while done < len(wanted):
+            make(wanted[done], TABLE)
             _keep(config or _config_of(name), folder)  # the first launch may have fetched it
-            model, learned = _fitted(folder, workload, chunked)
-            if done == len(wanted) and not table and model and model.launches:
-                more = _flags(missing_launches(model, wanted))
-                wanted += more[: max(0, 4 + EXTRA - len(wanted))]
-                count = len(wanted) + verify
-        model = model_of([folder.path])
-        found = Measured(
-            folder.path / TABLE,
-            tuple(folder.launches()),
-            model,
-            workload and find_optimum(model, workload, chunked),
-        )
-        best = found.optimum.recommended if verify else None
-        if best:
-            driver.make(
-                (best.max_num_seqs, best.max_num_batched_tokens),
-                VERIFY,
-                lambda text: show(f"{text} (verify)", done, count),
-            )
-            found = replace(found, verification=verified([folder.path], found.optimum))
-        show("", done + bool(best), count)
-        return found
+            with suppress(InputError):  # raised again at the end
+                model, optimum = solve(folder.path, chunked)
+                if best := optimum and optimum.recommended:
+                    so_far = f"; so far mns {best.max_num_seqs}, mnbt {best.max_num_batched_tokens}"
+                if done == len(wanted) and not table and model.launches:
+                    more = _flags(missing_launches(model, wanted))
+                    wanted += more[: max(0, MOST - len(wanted))]
+        model, optimum = solve(folder.path, chunked)
+        verification, best = None, optimum and optimum.recommended
+        if optimum and best and verify:
+            so_far = " (verify)"
+            launch = make((best.max_num_seqs, best.max_num_batched_tokens), VERIFY)
+            verification = verify_launch(optimum, launch)
+        launches = tuple(folder.launches())
+        return Measured(folder.path / TABLE, launches, model, optimum, verification)
 
 
 def _settings(command: list[str]) -> tuple[dict, bool]:
@@ -174,20 +161,3 @@ def _read_plan(table) -> list[tuple[int, int]]:
         if not launch.max_num_seqs or not launch.max_num_batched_tokens:
             raise InputError(f"{launch.where}: needs max_num_seqs and max_num_batched_tokens")
     return _flags(launches)
-
-
-def _fitted(folder: Folder, workload, chunked) -> tuple[MemoryModel | None, str]:
-    """The model so far, and the answer or the slopes in a few words for the progress bar."""
-    try:
-        model = model_of([folder.path])
-    except InputError:  # told at the end
-        return None, ""
-    best = workload and find_optimum(model, workload, chunked).recommended
-    if best:
-        return model, f"; so far mns {best.max_num_seqs}, mnbt {best.max_num_batched_tokens}"
-    known = [
-        f"{name.upper()} {value.n / 2**20:.3g} MiB"
-        for name in ("k1", "k2")
-        if is_known(value := getattr(model, name))
-    ]
-    return model, "".join(f"; {text}" for text in known)

@@ -6,6 +6,8 @@ on where it was.
 
 import os
 import re
+import shutil
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,7 +19,7 @@ from ..launch import Launch, serve_flags
 from ..reading import FATAL, read_log
 from ..units import InputError
 from .folder import TABLE, Folder
-from .server import check_program, free_port, running
+from .server import free_port, running
 
 READY = re.compile(rb"init engine \(profile, create kv cache|Application startup complete")
 LOST = re.compile(FATAL.encode())
@@ -33,7 +35,13 @@ def check_command(command: list[str]) -> None:
         name = argument.partition("=")[0].replace("_", "-")
         if name in _OURS:
             raise InputError(f"{name}: measure sets it for each launch; take it out of the command")
-    check_program(command[0])
+    if sys.platform != "linux":
+        raise InputError("measure runs on Linux; elsewhere launch by hand what plan prints")
+    if not shutil.which(command[0]):
+        raise InputError(
+            f"{command[0]}: no such program on the PATH; activate the environment "
+            "that vLLM is installed in, or give its path"
+        )
 
 
 @contextmanager

@@ -85,8 +85,8 @@ def plan_launches(
             room = math.inf
 
     budget = max(GROUP_1_AT, least)
-    launches = []
-    for low, flags_at, why in (
+    launches: list[NextLaunch] = []
+    for low, at, why in (
         (
             max(GROUP_1_FROM, _power(SURE * (k1 - k) * budget / k2)),
             lambda seqs: (seqs, max(seqs, budget)),
@@ -98,18 +98,13 @@ def plan_launches(
             GROUP_2,
         ),
     ):
-        wide = peak(*flags_at(4 * low)) <= room
-        launches += [NextLaunch(*flags_at(end), why) for end in (low, low * (4 if wide else 2))]
-    too_wide = [
-        launch.flags
-        for launch in launches
-        if peak(launch.max_num_seqs, launch.max_num_batched_tokens) > room
-    ]
-    if too_wide:
-        notes.append(
-            "By the estimate this leaves no room for a request of max_model_len, so that vLLM "
-            f"would not start: {'; '.join(too_wide)}."
-        )
+        high = 4 * low if peak(*at(4 * low)) <= room else 2 * low
+        launches += [NextLaunch(seqs, tokens, why) for seqs, tokens in (at(low), at(high))]
+        if peak(*at(high)) > room:
+            notes.append(
+                f"By the estimate {launches[-1].flags} leave no room for a request of "
+                "max_model_len: vLLM would not start."
+            )
     return Plan(tuple(launches), tuple(notes), expected)
 
 

@@ -1,15 +1,12 @@
 """One server process with its log: started, and stopped with all that it started."""
 
 import os
-import shutil
 import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-
-from ..units import InputError
 
 _SUPERVISOR = Path(__file__).with_name("supervisor.py")
 
@@ -43,19 +40,6 @@ def running(
     finally:
         supervisor.terminate()
         supervisor.wait()
-
-
-def check_program(name: str) -> None:
-    """Raises InputError where there is no such program, or where no server can be supervised."""
-    if sys.platform != "linux":
-        raise InputError(
-            "measure runs on Linux, where vLLM serves; here use plan, and read the logs"
-        )
-    if not shutil.which(name):
-        raise InputError(
-            f"{name}: no such program on the PATH; activate the environment "
-            "that vLLM is installed in, or give its path"
-        )
 
 
 def free_port() -> int:

@@ -15,6 +15,8 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import suppress
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 LONG = 1e8  # seconds
@@ -35,29 +37,23 @@ def main(driver: int, grace: float, command: list[str]) -> int:
             break
         if heard.si_signo != signal.SIGCHLD:
             os.kill(server, signal.SIGTERM)
-            alive = os.getppid() == driver
-            deadline = min(deadline, time.monotonic() + grace * alive)
+            patience = grace if os.getppid() == driver else 0.0
+            deadline = min(deadline, time.monotonic() + patience)
         ended, status = os.waitpid(server, os.WNOHANG)
-    while left := children():
-        for child in left:
-            os.kill(child, signal.SIGKILL)
-        os.waitpid(-1, 0)
+    with suppress(ChildProcessError):  # raised where there is none left
+        while True:
+            for child in children():
+                os.kill(child, signal.SIGKILL)
+            os.waitpid(-1, 0)
     code = os.waitstatus_to_exitcode(status)
     return code if code >= 0 else 128 - code
 
 
-def children() -> list[int]:
-    """Those of this process, dead ones that nobody has waited for among them."""
-    found = []
+def children() -> Iterator[int]:
     for process in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            with open(f"/proc/{process}/stat", errors="replace") as stat:
-                parent = int(stat.read().rpartition(")")[2].split()[1])
-        except OSError:  # it ended meanwhile
-            continue
-        if parent == os.getpid():
-            found.append(int(process))
-    return found
+        with suppress(OSError), open(f"/proc/{process}/stat", errors="replace") as stat:
+            if int(stat.read().rpartition(")")[2].split()[1]) == os.getpid():
+                yield int(process)
 
 
 if __name__ == "__main__":
