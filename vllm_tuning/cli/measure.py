@@ -1,6 +1,5 @@
 """Which launches to make, and making them."""
 
-import json
 import shutil
 import sys
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from .options import (
     Number,
     Release,
     Size,
+    dump,
     gpu_option,
     json_option,
     lengths_options,
@@ -58,36 +58,35 @@ def plan(sources, input_len, output_len, chunked_prefill, as_json, **flags):
 
     CONFIG is the model's config.json: without it the widths of a Llama 3 8B are taken.
     """
-    from ..measure import missing_for, plan_launches
+    from ..measure import plan_launches
     from ..report import missing_text, plan_text
 
     config, launches = _sorted(sources)
-    workload = _workload(input_len, output_len)
-    if not launches:
-        found = plan_launches(config, workload, chunked_prefill, **_given(flags))
-        text = plan_text
+    workload, given = _workload(input_len, output_len), _given(flags)
+    if launches:
+        found, text = _missing(launches, config, workload, chunked_prefill, given), missing_text
     else:
-        if workload is None:
-            raise click.UsageError("LAUNCHES need --input-len and --output-len")
-        if given := [name for name in _given(flags) if name != "max_model_len"]:
-            raise click.UsageError(
-                f"LAUNCHES give it themselves: leave out --{given[0].replace('_', '-')}"
-            )
-        from ..answer import model_of
-        from ..optimum import find_optimum
+        found, text = plan_launches(config, workload, chunked_prefill, **given), plan_text
+    click.echo(dump(found) if as_json else text(found, click.style))
 
-        model = model_of(launches, config)
-        longest = flags["max_model_len"] or max(
-            (fitted.launch.max_model_len or 1 for fitted in model.launches), default=1
-        )
-        optimum = find_optimum(model, workload, chunked_prefill)
-        found = missing_for(optimum, 1 if chunked_prefill else longest)
-        text = missing_text
-    click.echo(
-        json.dumps(found.to_dict(), indent=2, allow_nan=False)
-        if as_json
-        else text(found, click.style)
-    )
+
+def _missing(launches, config, workload, chunked_prefill, given):
+    """What is missing beside LAUNCHES."""
+    from ..answer import model_of
+    from ..measure import missing_for
+    from ..optimum import find_optimum
+
+    if workload is None:
+        raise click.UsageError("LAUNCHES need --input-len and --output-len")
+    for name in given:
+        if name != "max_model_len":
+            option = f"--{name.replace('_', '-')}"
+            raise click.UsageError(f"LAUNCHES give it themselves: leave out {option}")
+    model = model_of(launches, config)
+    made_with = (fitted.launch.max_model_len or 1 for fitted in model.launches)
+    longest = given.get("max_model_len") or max(made_with, default=1)
+    optimum = find_optimum(model, workload, chunked_prefill)
+    return missing_for(optimum, 1 if chunked_prefill else longest)
 
 
 def _sorted(sources) -> tuple[str | None, list[str]]:
@@ -102,7 +101,7 @@ def _sorted(sources) -> tuple[str | None, list[str]]:
 
     for source in sources:
         if source != "-" and not is_config(source):
-            locate(source)  # told before any flag that does not go with launches
+            locate(source)  # before a complaint about a flag that does not go with launches
     configs = [source for source in sources if is_config(source)]
     if len(configs) > 1:
         raise click.UsageError(f"one CONFIG at most, not {' and '.join(configs)}")
@@ -211,11 +210,7 @@ def measure(
                 "interrupted; the servers are stopped, and the same command goes on "
                 f"from what is in {output}"
             ) from None
-    click.echo(
-        json.dumps(found.to_dict(), indent=2, allow_nan=False)
-        if as_json
-        else measured_text(found, click.style)
-    )
+    click.echo(dump(found) if as_json else measured_text(found, click.style))
     if all(launch.status == "failed" for launch in found.launches):
         raise InputError(f"{found.table}: no launch came up; their reasons stand in it")
     if found.verification and found.verification.launch.status == "failed":

@@ -128,17 +128,10 @@ def _settings(command: list[str]) -> tuple[dict, bool]:
 def _config_of(model: str) -> Path | None:
     """The config.json in a model's folder, or of a model's name in Hugging Face's cache."""
     home = Path(os.environ.get("HF_HOME") or "~/.cache/huggingface").expanduser()
-    cache = Path(
-        os.environ.get("HF_HUB_CACHE") or home / "hub",
-        f"models--{model.replace('/', '--')}",
-        "snapshots",
-    )
-    found = [
-        path
-        for path in (Path(model, "config.json"), *sorted(cache.glob("*/config.json")))
-        if path.is_file()
-    ]
-    return found[0] if found else None
+    hub = Path(os.environ.get("HF_HUB_CACHE") or home / "hub")
+    snapshots = hub / f"models--{model.replace('/', '--')}/snapshots"
+    cached = sorted(snapshots.glob("*/config.json"))
+    return next((path for path in (Path(model, "config.json"), *cached) if path.is_file()), None)
 
 
 def _keep(config, folder: Folder) -> None:

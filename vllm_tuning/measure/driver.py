@@ -7,6 +7,8 @@ on where it was.
 import os
 import re
 import shutil
+import socket
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -19,13 +21,13 @@ from ..launch import Launch, serve_flags
 from ..reading import FATAL, read_log
 from ..units import InputError
 from .folder import TABLE, Folder
-from .server import free_port, running
 
 READY = re.compile(rb"init engine \(profile, create kv cache|Application startup complete")
 LOST = re.compile(FATAL.encode())
 TAKEN = re.compile(rb"Address already in use|EADDRINUSE")
 TRIES = 3  # of a launch whose port was taken by someone else meanwhile
 SHORTEST, LONGEST = 0.02, 0.5  # seconds between two looks into the log
+_SUPERVISOR = Path(__file__).with_name("supervisor.py")
 _OURS = ("--max-num-seqs", "--max-num-batched-tokens", "--port")
 
 
@@ -72,8 +74,9 @@ class Driver:
         table: str = TABLE,
         show: Callable[[str], None] = lambda text: None,
     ) -> list[Launch]:
-        """The launch at ``flags`` (mns, mnbt), made unless it is in the table; one a DP engine.
+        """The launch at ``flags`` (mns, mnbt), made unless it is in the table.
 
+        Several records where the server has several data parallel engines.
         A launch that gives no figures in time, or ends before, is one with the status failed and
         the reason. ``show`` gets what is going on.
         """
@@ -136,3 +139,41 @@ def _read(log: Path, outcome: str | None) -> list[Launch]:
 def _plain(line: str) -> str:
     """A line without what a terminal would act on."""
     return "".join(char if char.isprintable() else " " for char in line).strip()
+
+
+@contextmanager
+def running(
+    command: list[str], log: Path, environment: dict[str, str], grace: float
+) -> Iterator[Callable[[], int | None]]:
+    """A server under ``supervisor``, gone when the block is left or this process has died.
+
+    Gives a function for its exit status: None while it runs, 128 + its number for a signal.
+    """
+    script = [sys.executable, "-I", "-S", str(_SUPERVISOR), str(os.getpid()), str(grace)]
+    with log.open("ab") as out:
+        supervisor = subprocess.Popen(
+            [*script, *command],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            env=environment,
+            start_new_session=True,
+        )
+
+    def exit_status() -> int | None:
+        # not Popen.poll: it takes a lock, which a Ctrl-C in it would leave locked
+        ended = os.waitid(os.P_PID, supervisor.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        return ended and ended.si_status + 128 * (ended.si_code != os.CLD_EXITED)
+
+    try:
+        yield exit_status
+    finally:
+        supervisor.terminate()
+        supervisor.wait()
+
+
+def free_port() -> int:
+    """A TCP port that nobody listens on; another process may take it before the server does."""
+    with socket.socket() as any_port:
+        any_port.bind(("", 0))
+        return any_port.getsockname()[1]

@@ -100,11 +100,11 @@ def plan_launches(
     ):
         high = 4 * low if peak(*at(4 * low)) <= room else 2 * low
         launches += [NextLaunch(seqs, tokens, why) for seqs, tokens in (at(low), at(high))]
-        if peak(*at(high)) > room:
-            notes.append(
-                f"By the estimate {launches[-1].flags} leave no room for a request of "
-                "max_model_len: vLLM would not start."
-            )
+        notes += [
+            f"By the estimate {launch.flags} leave no room for a request of max_model_len."
+            for launch in launches[-2:]
+            if peak(launch.max_num_seqs, launch.max_num_batched_tokens) > room
+        ]
     return Plan(tuple(launches), tuple(notes), expected)
 
 
