@@ -17,36 +17,32 @@ def plan_text(plan, paint=plain) -> str:
             ),
             "",
         ]
-    lines += [paint("Launches to make, MODEL and all other flags equal:", bold=True)]
-    group = None
-    for launch in plan.launches:
-        lines += [f"  # {launch.why}"] * (group != launch.why) + [
-            f"  vllm serve MODEL {launch.flags}"
-        ]
-        group = launch.why
-    return "\n".join([*lines, *_notes(plan.notes, paint)])
+    heading = paint("Launches to make, MODEL and all other flags equal:", bold=True)
+    notes = [line for note in plan.notes for line in ("", *wrapped(note, paint, fg="yellow"))]
+    return "\n".join([*lines, heading, *_commands(plan.launches), *notes])
 
 
-def step_text(step, paint=plain) -> str:
-    """The one next launch and what it would gain."""
-    lines = []
-    if step.launch:
-        lines = [
-            paint("Launch next, all else equal:", bold=True),
-            f"  vllm serve MODEL {step.launch.flags}",
-            "",
-        ]
-    lines += wrapped(step.why, plain)
-    if step.stderr_after is not None:
-        lines.append(
-            f"  standard error of C* {step.stderr:,.2g} -> {step.stderr_after:,.2g}, "
-            f"C* being {step.seqs:,.1f}"
-        )
+def missing_text(missing, paint=plain) -> str:
+    """The launches that are missing as command lines, and why."""
+    lines = wrapped(missing.why, plain)
+    if missing.launches:
+        heading = paint("Launch next, all else equal:", bold=True)
+        lines = [heading, *_commands(missing.launches), "", *lines]
     return "\n".join(lines)
 
 
+def _commands(launches) -> list[str]:
+    """Command lines, a group at a time."""
+    lines, group = [], None
+    for launch in launches:
+        lines += [f"  # {launch.why}"] * (group != launch.why)
+        lines.append(f"  vllm serve MODEL {launch.flags}")
+        group = launch.why
+    return lines
+
+
 def measured_text(found, paint=plain) -> str:
-    """The launches that were made, the answer or what they tell, and how the check launch agrees."""
+    """The launches made, the answer or the fit, and how the check launch agrees."""
     made = [replace(launch, where=launch.source.partition(":")[0]) for launch in found.launches]
     lines = [
         launches_text(made, (), paint),
@@ -78,7 +74,3 @@ def verify_text(verification, paint=plain) -> str:
             *wrapped(verification.verdict, paint, fg="green" if verification.holds else "yellow"),
         ]
     )
-
-
-def _notes(notes, paint) -> list[str]:
-    return [line for note in notes for line in ("", *wrapped(note, paint, fg="yellow"))]
