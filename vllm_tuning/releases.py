@@ -86,4 +86,5 @@ def default_flags(total_memory: float, gpu: str | None = None) -> tuple[int, int
 
 def default_seqs(max_num_batched_tokens: int | None) -> int | None:
     """The default max_num_seqs beside a default token budget; None where it is no default."""
-    return {tokens: seqs for seqs, tokens in DEFAULT_FLAGS.values()}.get(max_num_batched_tokens)
+    pairs = DEFAULT_FLAGS.values()
+    return next((seqs for seqs, tokens in pairs if tokens == max_num_batched_tokens), None)
