@@ -173,9 +173,7 @@ def test_gzip_utf16_and_a_path_for_stdin(tmp_path, monkeypatch):
     expected = figures(*read(text))
     (tmp_path / "a.log.gz").write_bytes(gzip.compress(text.encode()))
     assert figures(*read_log(tmp_path / "a.log.gz")) == expected
-    for encoding in ("utf-16", "utf-16-le", "utf-16-be"):
-        assert figures(*read(text.replace("\n", "\r\n").encode(encoding))) == expected
-    assert figures(*read_log(io.StringIO(text), "text")) == expected
+    assert figures(*read(text.replace("\n", "\r\n").encode("utf-16"))) == expected
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
     (launch,) = read_log("-")
     assert figures(launch) == expected and launch.where == "-:1"

@@ -1,7 +1,7 @@
 """From files to records: server logs, tables, lengths, load runs, /metrics."""
 
 from .bench_results import BENCH_COLUMNS, read_bench_results
-from .files import check_writable, whole_file, write_whole
+from .files import check_writable, read_text, whole_file, write_whole
 from .json_records import read_json
 from .lengths import read_lengths
 from .log import read_log
@@ -33,6 +33,7 @@ __all__ = [
     "read_log",
     "read_scrapes",
     "read_source",
+    "read_text",
     "sources_of",
     "stamped",
     "whole_file",

@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 
 from ..launch import Launch
 from ..units import InputError
+from .files import opened
 from .log_engine import launch_of
 from .log_formats import ENGINE, ERROR, FLAGS, LATE, LOAD, MARK, POOL, PROFILE, SERVER
 from .log_messages import Reading, arguments, readings
-from .log_text import Process, open_log
+from .log_text import Process
 
 _CLOCK = re.compile(r"(\d\d):(\d\d):(\d\d)")
 
@@ -28,13 +29,15 @@ def read_log(source, name: str | None = None) -> list[Launch]:
     InputError ``NAME: what it is instead`` where the file cannot be read or holds no start.
     """
     name = name or str(source)
-    starts, running = [], {}
-    for reading in readings(open_log(source, name)):
-        start = running.get(reading.service)
-        if start is None or start.is_over_at(reading):
-            start = running[reading.service] = Start()
-            starts.append(start)
-        start.add(reading)
+    starts: list[Start] = []
+    running: dict[str, Start] = {}
+    with opened(source, "the log of a vLLM server", name) as read:
+        for reading in readings(read):
+            start = running.get(reading.service)
+            if start is None or start.is_over_at(reading):
+                start = running[reading.service] = Start()
+                starts.append(start)
+            start.add(reading)
     real = [start for start in starts if start.is_real]
     if not real:
         raise InputError(

@@ -6,22 +6,14 @@ over: only the passages around start-ups, and the head of the file, are read clo
 """
 
 import bisect
-import gzip
-import io
 import json
-import os
 import re
-import sys
-import zlib
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
-from ..units import InputError
-
-BLOCK = 1 << 18
-
+from .files import BLOCK, Read
 
 HEAD = 1 << 21  # bytes read closely from the beginning, so that short excerpts need no anchor
 
@@ -140,81 +132,7 @@ _MESSAGE_KEYS = ("message", "msg", "log", "text", "textPayload")
 _JSON_MESSAGE = re.compile(rf'"(?:{"|".join(_MESSAGE_KEYS)})"\s*:\s*"((?:[^"\\]|\\.)*)')
 
 
-def open_log(source, name: str):
-    """A function ``read(size) -> bytes`` in UTF-8 out of a path, ``-`` (stdin) or a stream.
-
-    Unpacks gzip and UTF-16. Raises InputError where the file cannot be opened.
-    """
-    try:
-        if hasattr(source, "read"):
-            stream = source
-        else:
-            stdin = os.fspath(source) == "-"
-            if stdin and sys.stdin is None:
-                raise OSError("standard input is closed")
-            stream = sys.stdin.buffer if stdin else open(source, "rb", buffering=0)
-        head = stream.read(BLOCK)
-    except IsADirectoryError:
-        raise InputError(f"{name}: a directory; expected the log of a vLLM server") from None
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise InputError(f"{name}: cannot be read: {reason}") from None
-    if isinstance(head, str):
-        return _after(head.encode(), lambda size: stream.read(size).encode())
-    read = _after(head, stream.read)
-    if head[:2] == b"\x1f\x8b":
-        unpacked = gzip.GzipFile(fileobj=_Readable(read))
-        head = _guarded(unpacked.read, name)(BLOCK)
-        read = _after(head, unpacked.read)
-    if encoding := _utf16(head):
-        text = io.TextIOWrapper(io.BufferedReader(_Readable(read)), encoding, "replace", newline="")
-        return _guarded(lambda size: text.read(size).encode(errors="replace"), name)
-    return _guarded(read, name)
-
-
-def _after(head: bytes, read):
-    """A reader that gives ``head``, which has been read already, before the rest."""
-    waiting = [head]
-    return lambda size: waiting.pop() if waiting else read(size)
-
-
-class _Readable(io.RawIOBase):
-    """A reader as a file, which may give more than was asked for."""
-
-    def __init__(self, read):
-        self.wants, self.rest = read, b""
-
-    def readable(self):
-        return True
-
-    def readinto(self, buffer):
-        self.rest = self.rest or self.wants(len(buffer))
-        part, self.rest = self.rest[: len(buffer)], self.rest[len(buffer) :]
-        buffer[: len(part)] = part
-        return len(part)
-
-
-def _guarded(read, name: str):
-    def guarded(size):
-        try:
-            return read(size)
-        except (OSError, EOFError, zlib.error) as error:
-            raise InputError(f"{name}: cannot be read: {error}") from None
-
-    return guarded
-
-
-def _utf16(head: bytes) -> str | None:
-    if head[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        return "utf-16"
-    even, odd = (head[start:4096:2].count(0) for start in (0, 1))
-    enough = 0.4 * len(head[:4096])
-    if len(head) > 20 and max(even, odd) > enough and min(even, odd) < 0.1 * enough:
-        return "utf-16-le" if odd > even else "utf-16-be"
-    return None
-
-
-def passages(read) -> Iterator[tuple[int, str]]:
+def passages(read: Read) -> Iterator[tuple[int, str]]:
     """Number of the first line and text of each passage that may hold a start-up.
 
     The last text ends without a line feed where the file does.
@@ -242,7 +160,7 @@ def passages(read) -> Iterator[tuple[int, str]]:
         yield first, b"".join(passage).decode("utf-8", "replace")
 
 
-def _blocks(read) -> Iterator[bytes]:
+def _blocks(read: Read) -> Iterator[bytes]:
     """Blocks of whole lines; a line beyond all measure is cut."""
     rest = b""
     while data := read(BLOCK):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ..launch import KNOBS, Launch
 from ..units import GIB, InputError, parse_size
-from .files import write_whole
+from .files import read_text, write_whole
 
 DATA = next(
     (
@@ -104,9 +104,6 @@ _KINDS = {
 }
 
 
-_LARGEST_FILE = 2**26
-
-
 _TEXTS = ("source", "vllm_version", "model", "kv_cache_dtype", "error")
 
 
@@ -152,18 +149,7 @@ def read_launches(launches: str | os.PathLike) -> list[Launch]:
     sizes may be written as ``80K``. Raises InputError ``FILE:LINE: what, and what would be right``.
     """
     path = locate(launches)
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            text = file.read(_LARGEST_FILE)
-    except UnicodeDecodeError:
-        raise InputError(f"{path}: not a text file in UTF-8; expected a launches.csv") from None
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
-    if len(text) == _LARGEST_FILE:
-        raise InputError(f"{path}: larger than 64 MiB; expected a launches.csv")
-    if "\0" in text:
-        raise InputError(f"{path}: holds NUL bytes; expected a launches.csv in UTF-8")
-    return parse_launches(text, str(path))
+    return parse_launches(read_text(path, "a launches.csv"), str(path))
 
 
 def parse_launches(text: str, name: str = "launches.csv") -> list[Launch]:
