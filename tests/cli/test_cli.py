@@ -1,5 +1,6 @@
 """The command line: exit codes, one line on bad input, JSON and nothing else."""
 
+import contextlib
 import json
 import os
 import subprocess
@@ -11,6 +12,7 @@ from conftest import ROOT
 
 from vllm_tuning import read_launches
 from vllm_tuning.cli import main
+from vllm_tuning.reading import read_log
 
 SET = "llama-3-8b-2-layers"
 LENGTHS = ["--input-len", "1024", "--output-len", "256"]
@@ -244,6 +246,30 @@ def test_a_file_that_is_no_log_does_not_stop_the_others():
     assert result.exit_code == 1 and len(json.loads(result.stdout)) == 1
     assert result.stderr.startswith(f"vllm-tuning: {ROOT / 'README.md'}: no start of a vLLM server")
     assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["fit"], ["recommend", *LENGTHS], ["report", *LENGTHS], ["check"]],
+    ids=lambda c: c[0],
+)
+def test_a_log_is_read_once_in_a_command(command, tmp_path, monkeypatch):
+    """Of report, what this process reads: its notebook runs in another, which is not started."""
+    log = str(ROOT / "data" / SET / "logs" / "mns16-mnbt8192.log")
+    read = []
+    monkeypatch.setattr(
+        "vllm_tuning.reading.sources.read_log", lambda path: read.append(path) or read_log(path)
+    )
+    monkeypatch.setattr("vllm_tuning.report.page.run_template", lambda *_: pytest.skip("read"))
+    if command == ["check"]:
+        scrape = tmp_path / "a.prom"
+        scrape.write_text("vllm:num_requests_running 0\n")
+        command = ["check", str(scrape), "--launches"]
+    elif command[0] == "report":
+        command = [*command, "-o", str(tmp_path)]
+    with contextlib.suppress(pytest.skip.Exception):
+        assert run(*command, log).exit_code == 0
+    assert read == [log]
 
 
 def test_fit_takes_a_log_and_names_the_launches_to_make():

@@ -4,7 +4,6 @@ import json
 
 import click
 
-from ..units import InputError
 from .options import Number, json_option, progress_bar
 
 
@@ -65,10 +64,10 @@ def check(
     from ..load import save_baseline as save
     from ..report import check_text
 
-    # What is wrong with a file is told before the sampling, not after it.
+    # What is wrong with a file is said before the sampling, not after it.
     predicted = read_recommendation(recommendation) if recommendation else None
     earlier = read_baseline(baseline) if baseline else None
-    _check_files(launches, [save_baseline, keep])
+    launches = _check_files(launches, [save_baseline, keep])
     verdict = judge(_window(metrics, interval, duration, keep), launches, predicted)
     changes = compare(earlier, verdict) if earlier else None
     if as_json:
@@ -84,14 +83,11 @@ def check(
 
 
 def _check_files(launches, outputs):
-    from ..reading import check_writable, read_source
+    from ..reading import check_writable, sources_of
 
-    if "-" in launches:
-        raise InputError("-: check reads its launches twice; save the log to a file first")
-    for source in launches:
-        read_source(source)
     for output in filter(None, outputs):
         check_writable(output)
+    return sources_of(launches) if launches else []
 
 
 def _window(metrics, interval, duration, keep):

@@ -52,9 +52,10 @@ def read(logs, output, as_json):
 def fit(launches, config, as_json):
     """The memory model of the launches: K1, a1, K2, a2, k with standard errors."""
     from ..answer import model_of
+    from ..reading import sources_of
     from ..report import fit_text
 
-    model = model_of(launches, config)
+    model = model_of(sources_of(launches), config)
     click.echo(dump(model) if as_json else fit_text(model, click.style))
 
 
@@ -82,13 +83,14 @@ def recommend(launches, input_len, output_len, config, as_json, as_yaml, sweep, 
     """The flags for requests of a given length, with the pool to expect."""
     from ..answer import model_of
     from ..optimum import find_optimum
+    from ..reading import sources_of
     from ..report import answer_text
     from ..workload import Workload
 
     if as_json and as_yaml:
         raise click.UsageError("--json and --yaml exclude each other")
     optimum = find_optimum(
-        model_of(launches, config), Workload(input_len, output_len), chunked_prefill
+        model_of(sources_of(launches), config), Workload(input_len, output_len), chunked_prefill
     )
     if as_yaml:
         click.echo(optimum.to_yaml(), nl=False)
@@ -130,13 +132,14 @@ def recommend(launches, input_len, output_len, config, as_json, as_yaml, sweep, 
 def report(launches, input_len, output_len, config, folder, metrics, bench):
     """An executed notebook and an HTML page for each model: a table, or all logs of one model."""
     from ..answer import by_model
+    from ..reading import sources_of
     from ..report import answer_text, write_reports
 
     if "-" in launches:
-        raise InputError("-: report reads its launches twice; save the log to a file first")
+        raise InputError("-: the notebook reads the launches too; save the log to a file first")
     progress = on_a_terminal()
     for done in write_reports(
-        by_model(launches),
+        by_model(sources_of(launches)),
         input_len,
         output_len,
         folder,

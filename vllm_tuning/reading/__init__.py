@@ -9,7 +9,7 @@ from .log_formats import FATAL
 from .log_messages import arguments
 from .metrics import HISTOGRAMS, Scrape, parse_scrapes, read_scrapes, stamped
 from .scrape_series import Window, lengths_of
-from .sources import is_log, read_source, sources_of
+from .sources import Source, is_log, read_source, sources_of
 from .tables import COLUMNS, DATA, locate, read_launches, write_launches
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "FATAL",
     "HISTOGRAMS",
     "Scrape",
+    "Source",
     "Window",
     "arguments",
     "check_writable",
