@@ -4,12 +4,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .least_squares import LeastSquares, least_squares
+from .least_squares import LeastSquares, least_squares, scatter
 
 SIGNIFICANT = 2.5  # two readings one printed unit apart give a slope of 2.45 standard errors
-
-
-_EXHAUSTIVE = 14  # up to so many different (B, S) every dichotomy by a line is tried
+MOST_EDGES = 16  # of each axis that the search for the branches starts from
 
 
 @dataclass(frozen=True)
@@ -27,13 +25,13 @@ class Readings:
         return np.minimum(self.seqs, self.tokens)
 
     def subset(self, which) -> "Readings":
-        return Readings(
-            self.tokens[which],
-            self.seqs[which],
-            self.y[which],
-            self.sigma[which],
-            self.units[which],
-        )
+        parts = (self.tokens, self.seqs, self.y, self.sigma, self.units)
+        return Readings(*(part[which] for part in parts))
+
+    def scaled(self, scale: float) -> "Readings":
+        """The same with another unit of y: ``scale`` new ones are one old."""
+        values = (scale * part for part in (self.y, self.sigma, self.units))
+        return Readings(self.tokens, self.seqs, *values)
 
 
 @dataclass(frozen=True)
@@ -153,35 +151,19 @@ def _evaluate(readings: Readings, sampler: np.ndarray, k: float, free: bool) -> 
 
 
 def _starts(readings: Readings) -> list[np.ndarray]:
-    """Assignments worth a start: the branches meet on a line K2*S = (K1 - k)*B + constant."""
+    """Masks of the sampler's branch to start from: by ratio, by requests and by tokens.
+
+    Where the branches meet, K2*S = (K1 - k)*B + constant, so that each is a half plane.
+    """
     tokens, requests = readings.tokens, readings.requests
-    ratio = requests / tokens
-    masks = {}
-
-    def add(mask):
-        masks.setdefault(mask.tobytes(), mask)
-
-    add(np.zeros(len(tokens), bool))
-    add(np.ones(len(tokens), bool))
-    points = sorted(set(zip(tokens.tolist(), requests.tolist())))
-    if len(points) > _EXHAUSTIVE:
-        for edge in np.quantile(ratio, (0.25, 0.5, 0.75), method="nearest"):
-            add(ratio >= edge)
-    else:
-        for values in (ratio, requests, -tokens):
-            for edge in sorted(set(values.tolist())):
-                add(values >= edge)
-        for i, (t1, s1) in enumerate(points):
-            for t2, s2 in points[i + 1 :]:
-                if (t2 - t1) * (s2 - s1) <= 0:
-                    continue
-                side = (requests - s1) * (t2 - t1) - (tokens - t1) * (s2 - s1)
-                first = (tokens == t1) & (requests == s1)
-                second = (tokens == t2) & (requests == s2)
-                for extra in (np.zeros_like(first), first, second, first | second):
-                    add((side > 0) & ~first & ~second | extra)
-                    add((side >= 0) & ~first & ~second | extra)
-    return list(masks.values())
+    edges = requests / tokens, requests, -tokens
+    masks = [np.zeros(len(tokens), bool), np.ones(len(tokens), bool)]
+    for values in edges:
+        tried = np.unique(values)
+        if len(tried) > MOST_EDGES:
+            tried = np.quantile(tried, np.linspace(0, 1, MOST_EDGES), method="nearest")
+        masks += [values >= edge for edge in tried]
+    return list({mask.tobytes(): mask for mask in masks}.values())
 
 
 def _settle(
@@ -281,8 +263,8 @@ def _settle_k(readings: Readings, best: BranchFit, held: float) -> BranchFit:
     """With the branches settled: fit k, keep it where it is known, else hold it."""
     free = best if best.k_fitted else _evaluate(readings, best.sampler, held, True)
     if free.k_fitted and np.isfinite(free.chi2):
-        scale = max(1.0, free.chi2 / free.dof) if free.dof > 0 else 1.0
-        error = np.sqrt(free.sampler_branch.fit.covariance[-1, -1] * scale)
+        variance = free.sampler_branch.fit.covariance[-1, -1]
+        error = np.sqrt(variance * scatter(free.chi2, free.dof))
         k1 = free.model_branch.slope if free.model_branch else np.nan
         known = free.sampler_branch.k > SIGNIFICANT * error or error < 0.05 * k1
         if known and free.chi2 <= best.chi2 * (1 + 1e-9) + len(readings.y):

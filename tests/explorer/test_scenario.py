@@ -41,7 +41,9 @@ def test_one_percent_of_the_card_is_0_79_gib_and_about_6500_tokens():
 
 def test_its_error_is_the_rounding_of_the_card_times_the_step():
     model = card()
-    moved = what_if(model, gpu_memory_utilization=0.93).model_headroom - model.model_headroom
+    moved = (
+        what_if(model, gpu_memory_utilization=0.93).pool_at_zero_tokens - model.pool_at_zero_tokens
+    )
     assert moved.s == pytest.approx(0.005 * GIB / math.sqrt(3) * 0.01, rel=1e-6)
 
 

@@ -1,15 +1,15 @@
-"""From named sources to a memory model: read, check, fit."""
+"""Named sources: which are one model's, where their config.json lies, and their fit."""
 
 import os
 from pathlib import Path
 
 from ..kv_cache import read_shape
 from ..launch import first_known
-from ..memory_model import MemoryModel, fit_memory_model
 from ..reading import is_log, locate, read_source
+from .answer import Fit, fit_memory_model
 
 
-def model_of(sources, config=None) -> MemoryModel:
+def model_of(sources, config=None) -> Fit:
     """Read launches (launches.csv or logs, all one fit) and config.json, and fit them.
 
     config: a config.json; by default the one beside the first source or its folder ``logs``, if

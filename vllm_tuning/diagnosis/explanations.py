@@ -1,8 +1,18 @@
 """The sentence behind each short name under ``warnings`` of a launch."""
 
+from dataclasses import dataclass
 from pathlib import Path
 
-from ..launch import Launch, Notice
+from ..launch import Launch
+
+
+@dataclass(frozen=True)
+class Notice:
+    """A short name for machines (``beyond_max_model_len``) and the sentence for people."""
+
+    name: str
+    text: str
+
 
 ABOUT_THE_ANSWER = {
     "block_size_assumed": "The block size is not printed; 16 was taken. If the server ran with another --block- "

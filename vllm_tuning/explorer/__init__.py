@@ -12,10 +12,9 @@ from textwrap import shorten
 import numpy as np
 from ipywidgets import HTML, Button, Dropdown, HBox, Image, Layout, SelectionSlider, Text, VBox
 
-from ..answer import model_of
+from ..answer import find_optimum, model_of
 from ..figures import pictures, png
 from ..launch import serve_flags
-from ..optimum import find_optimum
 from ..pool import Pool
 from ..reading import DATA, sources_of
 from ..report import answer_text

@@ -10,7 +10,8 @@ from numbers import Real
 
 from uncertainties import ufloat
 
-from ..launch import Notice, first_known
+from ..diagnosis import Notice
+from ..launch import first_known
 from ..memory_model import FittedLaunch, MemoryModel
 from ..units import GIB, InputError, is_known, printed_half_widths
 
@@ -86,7 +87,7 @@ def what_if(
         kv_per_token=share * model.kv_per_token,
         **{
             name: getattr(model, name) + more
-            for name in ("model_headroom", "sampler_headroom", "left_over")
+            for name in ("pool_at_zero_tokens", "pool_at_zero_requests", "left_over")
         },
         launches=tuple(
             _launch(fitted, moved, float(getattr(more, "n", more)), share)

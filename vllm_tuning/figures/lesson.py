@@ -10,7 +10,7 @@ import numpy as np
 from IPython.display import Image, Markdown
 from scipy.stats import norm
 
-from ..four_launches import seed_answer
+from ..four_launches import four_launch_estimate
 from ..launch import column
 from ..law import peak_activation, request_bytes
 from ..pool import Pool
@@ -230,9 +230,9 @@ def request_cost(optimum, ax=None):
     lengths = dict.fromkeys(
         max(1, optimum.workload.length * factor // 4) for factor in (1, 2, 4, 8, 16)
     )
-    lengths = [length for length in lengths if model.request_forms(length)]
+    lengths = [length for length in lengths if is_known(model.request_bytes(length, 1))]
     for x, length in enumerate(lengths):
-        kv, slice_ = model.request_bytes(length, budget) / MIB, model.k2.n / MIB
+        kv, slice_ = model.request_bytes(length, budget).n / MIB, model.k2.n / MIB
         for part, size, under, name in (
             ("KV cache", kv, 0, "KV cache, L·κ"),
             ("sampler run", slice_, kv, "slice of the sampler, K2"),
@@ -321,7 +321,7 @@ def _formula_over_equal_logs(optimum) -> np.ndarray:
 
     return np.array(
         [
-            seed_answer(
+            four_launch_estimate(
                 [replace(f, launch=drawn(f.launch, i)) for i, f in enumerate(fitted)],
                 optimum.workload.length,
             ).max_num_seqs.n

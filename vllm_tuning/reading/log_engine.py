@@ -19,7 +19,7 @@ from ..units import GIB
 from .log_failure import failure_of
 from .log_formats import ENGINE, ERROR, FLAGS, LATE, LOAD, POOL, PROFILE, SERVER
 from .log_messages import Reading, arguments
-from .tables import COLUMNS
+from .tables import COLUMNS, by_warnings
 
 BUFFER = 150 * 2**20  # bytes that vLLM subtracts from the --kv-cache-memory it proposes
 
@@ -411,7 +411,8 @@ class _Engine:
             attribute = _ATTRIBUTES.get(name, name)
             if getattr(launch, attribute, "") is None:
                 self.warn(f"unreadable_{attribute}")
-        return replace(launch, warnings=tuple(self.warnings), **_out_of_range(launch))
+        launch = replace(launch, warnings=tuple(self.warnings), **_out_of_range(launch))
+        return by_warnings(launch)
 
 
 def _non_kv(values: dict) -> float | None:

@@ -8,8 +8,9 @@ import re
 from html import escape
 from pathlib import Path
 
+from ..answer import find_optimum
 from ..figures import figure_1_by_length
-from ..optimum import Optimum, find_optimum
+from ..optimum import Optimum
 from ..workload import Workload
 from .sections import expected, svg, to_copy
 

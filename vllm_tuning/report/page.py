@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 
-from ..answer import model_of
-from ..optimum import Optimum, find_optimum
+from ..answer import find_optimum, model_of
+from ..optimum import Optimum
 from ..reading import locate, read_source, write_whole
 from ..units import InputError
 from ..workload import Workload

@@ -9,6 +9,7 @@ from ..launch import short_places
 from ..measure import verified
 from ..optimum import Optimum
 from ..units import is_known, with_error
+from .contract import launch_json, recommend_yaml
 from .text import pool_to_expect
 
 
@@ -88,7 +89,7 @@ def answer(optimum: Optimum) -> str:
             expected(optimum),
             table(("step", "max-num-seqs", "max-num-batched-tokens", "accounts for"), steps),
             "<p>Or as a file for <code>vllm serve --config</code>:</p>",
-            to_copy(optimum.to_yaml()),
+            to_copy(recommend_yaml(optimum)),
             "</section>",
         )
     )
@@ -177,7 +178,7 @@ def launch_table(launches, model) -> str:
     rows = [
         {
             name: cell(None if value == launch.where or name == "error" else value)
-            for name, value in launch.to_dict().items()
+            for name, value in launch_json(launch).items()
         }
         for launch in launches
     ]
