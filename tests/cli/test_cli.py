@@ -3,15 +3,18 @@
 import contextlib
 import json
 import os
+import re
 import subprocess
 import sys
 
+import click
 import pytest
 from click.testing import CliRunner
 from conftest import ROOT
 
 from vllm_tuning import read_launches
 from vllm_tuning.cli import main
+from vllm_tuning.cli.options import echo
 from vllm_tuning.reading import read_log
 from vllm_tuning.report.contract import launch_json
 
@@ -283,3 +286,28 @@ def test_the_answer_fits_80_columns_where_k_is_assumed(tmp_path):
     (tmp_path / "launches.csv").write_text((ROOT / "data" / SET / "launches.csv").read_text())
     answer = run("recommend", str(tmp_path), *LENGTHS).stdout
     assert "16 KiB" in answer and all(len(line) <= 80 for line in answer.splitlines())
+
+
+HOSTILE = "\x1bc\x1b]0;title\x07\x1b]52;c;eA==\x1b\\\x9b31m\x08\u202eevil\x00"
+
+
+def test_control_characters_never_reach_a_terminal(tmp_path, monkeypatch):
+    """From a table's cells, a file's name and a complaint; own colours stay."""
+    folder = tmp_path / HOSTILE.replace("\0", "").replace("/", "")
+    folder.mkdir()
+    table = (ROOT / "data" / SET / "launches.csv").read_text()
+    rows = [line for line in table.splitlines() if not line.startswith("#")]
+    text = "\n".join([f"{rows[0]},error", *(f"{row},{HOSTILE[:-1]}" for row in rows[1:])])
+    (folder / "launches.csv").write_text(text)
+    monkeypatch.setattr("click.utils.should_strip_ansi", lambda *_: False)
+    for args in (["fit"], ["recommend", *LENGTHS], ["fit", "--config", "none"]):
+        result = run(args[0], str(folder), *args[1:])
+        own = re.sub(r"\x1b\[\d\d?m", "", result.output)
+        assert result.output and all(c.isprintable() or c == "\n" for c in own)
+
+
+def test_a_character_that_is_shown_keeps_its_words(capsys):
+    echo("Größe ± 1 " + click.style(HOSTILE, bold=True))
+    shown = capsys.readouterr().out
+    assert shown.startswith("Größe ± 1 ") and r"\x1bc\x1b]0;title\x07" in shown
+    assert r"\x9b31m\x08\u202eevil\x00" in shown

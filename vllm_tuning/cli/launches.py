@@ -9,6 +9,7 @@ from .options import (
     complain,
     config_option,
     dump,
+    echo,
     json_option,
     launches_argument,
     lengths_options,
@@ -35,12 +36,10 @@ def read(logs, output, as_json):
     if output and launches:
         write_launches(launches, output)
     if as_json and (launches or not bad):
-        click.echo(
-            json.dumps([launch_json(launch) for launch in launches], indent=2, allow_nan=False)
-        )
+        echo(json.dumps([launch_json(launch) for launch in launches], indent=2, allow_nan=False))
     elif launches and not output and not as_json:
         said = notices(launches, ABOUT_A_FIGURE | ABOUT_THE_ANSWER)
-        click.echo(launches_text(launches, said, click.style))
+        echo(launches_text(launches, said, click.style))
     for problem in bad:
         complain(problem)
     if bad:
@@ -58,7 +57,7 @@ def fit(launches, config, as_json):
     from ..report import fit_json, fit_text
 
     model = model_of(sources_of(launches), config)
-    click.echo(dump(fit_json(model)) if as_json else fit_text(model, click.style))
+    echo(dump(fit_json(model)) if as_json else fit_text(model, click.style))
 
 
 @click.command()
@@ -94,15 +93,15 @@ def recommend(launches, input_len, output_len, config, as_json, as_yaml, sweep, 
         model_of(sources_of(launches), config), Workload(input_len, output_len), chunked_prefill
     )
     if as_yaml:
-        click.echo(recommend_yaml(optimum), nl=False)
+        echo(recommend_yaml(optimum), nl=False)
     else:
-        click.echo(dump(recommend_json(optimum)) if as_json else answer_text(optimum, click.style))
+        echo(dump(recommend_json(optimum)) if as_json else answer_text(optimum, click.style))
     if sweep:
         from ..load import write_sweep
 
         environment = write_sweep(sweep, optimum)
         if on_a_terminal():
-            click.echo(f"Written: {sweep}, {environment}", err=True)
+            echo(f"Written: {sweep}, {environment}", err=True)
 
 
 @click.command()
@@ -149,8 +148,8 @@ def report(launches, input_len, output_len, config, folder, metrics, bench):
         bench=bench,
     ):
         if progress:
-            click.echo(f"{done.notebook}", err=True)
+            echo(f"{done.notebook}", err=True)
         if len(launches) > 1:
-            click.echo(click.style(f"{done.html.stem}: ", bold=True), nl=False)
-        click.echo(answer_text(done.optimum, click.style))
-        click.echo(f"\nReport: {done.html}")
+            echo(click.style(f"{done.html.stem}: ", bold=True), nl=False)
+        echo(answer_text(done.optimum, click.style))
+        echo(f"\nReport: {done.html}")
