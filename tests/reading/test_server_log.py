@@ -13,7 +13,7 @@ import pytest
 from vllm_tuning.diagnosis.explanations import ABOUT_A_FIGURE, ABOUT_THE_ANSWER, notices
 from vllm_tuning.reading.log import read_log
 from vllm_tuning.reading.log_formats import FORMATS
-from vllm_tuning.reading.log_messages import readings
+from vllm_tuning.reading.log_messages import messages
 from vllm_tuning.reading.tables import parse_launches, write_launches
 from vllm_tuning.report.contract import launch_json
 from vllm_tuning.units import GIB, InputError
@@ -49,11 +49,11 @@ def test_fixture_gives_every_figure_that_it_prints(name):
 
 def test_every_row_of_the_table_stands_in_a_fixture():
     rows = {
-        reading.row
+        message.row
         for name in FIXTURES
         if (stream := (LOGS / name).open("rb"))
-        for reading in readings(stream.read)
-        if not reading.unreadable
+        for message in messages(stream.read)
+        if not message.unreadable
     }
     missing = [row.anchor.pattern for row in FORMATS if row not in rows]
     assert not missing

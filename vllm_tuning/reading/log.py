@@ -1,8 +1,8 @@
 """vLLM's server log, of any release, as launches.
 
 From below: ``lines`` finds the passages around start-ups and takes the prefixes off,
-``formats`` is the table of the lines that are read, ``readings`` reads them, ``engine``
-weighs the ranks of an engine. Here readings become starts, and starts become launches.
+``formats`` is the table of the lines that are read, ``messages`` finds them, ``engine``
+weighs the ranks of an engine. Here messages become starts, and starts become launches.
 """
 
 import re
@@ -13,7 +13,7 @@ from ..units import InputError
 from .files import opened
 from .log_engine import launch_of
 from .log_formats import ENGINE, ERROR, FLAGS, LATE, LOAD, MARK, POOL, PROFILE, SERVER
-from .log_messages import Reading, arguments, readings
+from .log_messages import Message, arguments, messages
 from .log_text import Process
 
 _CLOCK = re.compile(r"(\d\d):(\d\d):(\d\d)")
@@ -32,12 +32,12 @@ def read_log(source, name: str | None = None) -> list[Launch]:
     starts: list[Start] = []
     running: dict[str, Start] = {}
     with opened(source, "the log of a vLLM server", name) as read:
-        for reading in readings(read):
-            start = running.get(reading.service)
-            if start is None or start.is_over_at(reading):
-                start = running[reading.service] = Start()
+        for message in messages(read):
+            start = running.get(message.service)
+            if start is None or start.is_over_at(message):
+                start = running[message.service] = Start()
                 starts.append(start)
-            start.add(reading)
+            start.add(message)
     real = [start for start in starts if start.is_real]
     if not real:
         raise InputError(
@@ -51,33 +51,33 @@ def read_log(source, name: str | None = None) -> list[Launch]:
 
 @dataclass
 class Start:
-    """The readings of one start of the server, all its ranks and engines together."""
+    """The messages of one start of the server, all its ranks and engines together."""
 
-    readings: list[Reading] = field(default_factory=list)
+    messages: list[Message] = field(default_factory=list)
     said: set = field(default_factory=set)
 
-    def add(self, new: Reading) -> None:
+    def add(self, new: Message) -> None:
         if not self._repeats(new) and not self._is_quoted(new):
-            self.readings.append(new)
+            self.messages.append(new)
             self.said.add(_content(new))
 
-    def _is_quoted(self, new: Reading) -> bool:
+    def _is_quoted(self, new: Message) -> bool:
         """A measurement told long after the server began to serve stands in someone's request."""
         if new.row.stage not in (LOAD, PROFILE, POOL) or not any(
-            "serving" in old.values for old in self.readings
+            "serving" in old.values for old in self.messages
         ):
             return False
-        last = next((old for old in reversed(self.readings) if _CLOCK.search(old.text[:200])), None)
+        last = next((old for old in reversed(self.messages) if _CLOCK.search(old.text[:200])), None)
         return (
             last is None
             or not _CLOCK.search(new.text[:200])
             or _seconds_apart(last, new) > _SAME_MOMENT
         )
 
-    def _repeats(self, new: Reading) -> bool:
+    def _repeats(self, new: Message) -> bool:
         """A line with a clock that stands twice, or one that follows itself, says nothing new."""
         return _content(new) in self.said and (
-            bool(_CLOCK.search(new.text)) or _content(new) == _content(self.readings[-1])
+            bool(_CLOCK.search(new.text)) or _content(new) == _content(self.messages[-1])
         )
 
     @property
@@ -85,11 +85,11 @@ class Start:
         """Whether a server started here: an echoed command or anyone's error does not count."""
         return any(
             old.row.stage not in (FLAGS, MARK) and "command" not in old.values
-            for old in self.readings
+            for old in self.messages
         )
 
-    def is_over_at(self, new: Reading) -> bool:
-        """Whether a reading belongs to the next start: it says again what this one has said."""
+    def is_over_at(self, new: Message) -> bool:
+        """Whether a message belongs to the next start: it says again what this one has said."""
         stage = new.row.stage
         if stage in (ERROR, MARK) or self._repeats(new):
             return False
@@ -98,14 +98,14 @@ class Start:
                 old.row is new.row
                 or old.row.stage in (ENGINE, LOAD, PROFILE, POOL, LATE, ERROR)
                 or {"generic", "fatal"} & set(old.values)
-                for old in self.readings
+                for old in self.messages
             )
         if stage == FLAGS:  # the engine itself may print them once more when it has started
             return not re.match("EngineCore|Worker", new.process.name) and any(
-                old.row.stage == POOL for old in self.readings
+                old.row.stage == POOL for old in self.messages
             )
-        mine = [old for old in self.readings if _same_rank(old.process, new.process)]
-        if stage == ENGINE and any(_names_another(old, new) for old in self.readings):
+        mine = [old for old in self.messages if _same_rank(old.process, new.process)]
+        if stage == ENGINE and any(_names_another(old, new) for old in self.messages):
             return True
         if stage == ENGINE:
             return any(old.row.stage in (ENGINE, LOAD, PROFILE, POOL, LATE) for old in mine)
@@ -118,29 +118,29 @@ class Start:
             stage == PROFILE
             and bool(again)
             and any(
-                old.row.stage == POOL and old.number > again[-1].number for old in self.readings
+                old.row.stage == POOL and old.number > again[-1].number for old in self.messages
             )
         )
 
-    def engines(self) -> list[tuple[int, list[Reading]]]:
-        """First line and readings of each data-parallel engine, the server's included."""
-        engines = {_engine(old.process) for old in self.readings} - {None}
+    def engines(self) -> list[tuple[int, list[Message]]]:
+        """First line and messages of each data-parallel engine, the server's included."""
+        engines = {_engine(old.process) for old in self.messages} - {None}
         nameless = {}
-        for process in {old.process for old in self.readings}:
+        for process in {old.process for old in self.messages}:
             if process.name.startswith("Worker") and process.pid and _engine(process) is None:
                 nameless.setdefault(process.name, []).append(process)
         owners = {}
         if len(engines) > 1:  # the n-th process id of a rank's name is the n-th engine's
             for group in nameless.values():
                 owners |= zip(sorted(group, key=lambda process: int(process.pid)), sorted(engines))
-        owned = [(owners.get(old.process, _engine(old.process)), old) for old in self.readings]
+        owned = [(owners.get(old.process, _engine(old.process)), old) for old in self.messages]
         measured = {
             engine
             for engine, old in owned
             if engine is not None and old.row.stage in (LOAD, PROFILE, POOL) and old.values
         }
         if len(measured) < 2:
-            return [(self.readings[0].number, self.readings)]
+            return [(self.messages[0].number, self.messages)]
         parts = []
         for this in sorted(measured):
             first = next(old.number for engine, old in owned if engine == this)
@@ -158,7 +158,7 @@ class Start:
         return parts
 
 
-def _names_another(old: Reading, new: Reading) -> bool:
+def _names_another(old: Message, new: Message) -> bool:
     """Whether two engine lines are of another release or model, so not of one start."""
     if old.row.stage != ENGINE:
         return False
@@ -169,8 +169,8 @@ def _names_another(old: Reading, new: Reading) -> bool:
     return any(None not in pair and pair[0] != pair[1] for pair in pairs)
 
 
-def _content(reading: Reading) -> tuple:
-    return reading.text, reading.process, reading.row, tuple(reading.values.items())
+def _content(message: Message) -> tuple:
+    return message.text, message.process, message.row, tuple(message.values.items())
 
 
 def _engine(process: Process) -> int | None:
@@ -187,11 +187,11 @@ def _same_rank(old: Process, new: Process) -> bool:
     )
 
 
-def _seconds_apart(old: Reading, new: Reading) -> int:
+def _seconds_apart(old: Message, new: Message) -> int:
     """Between two lines by their clocks; 0 where they have none."""
     times = []
-    for reading in (old, new):
-        if clock := _CLOCK.search(reading.text[:200]):
+    for message in (old, new):
+        if clock := _CLOCK.search(message.text[:200]):
             hours, minutes, seconds = map(int, clock.groups())
             times.append(3600 * hours + 60 * minutes + seconds)
     gap = abs(times[0] - times[1]) if len(times) == 2 else 0

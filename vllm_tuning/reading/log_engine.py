@@ -1,4 +1,4 @@
-"""One engine's readings to its launch: the rank that limits it, derived figures, and the outcome.
+"""One engine's messages to its launch: the rank that limits it, derived figures, and the outcome.
 
 Figures are in GiB as printed until the record is made. Derived figures are differences of printed
 ones, rounded to their digits, and each is named in ``warnings``.
@@ -18,13 +18,13 @@ from ..releases import (
 from ..units import GIB
 from .log_failure import failure_of
 from .log_formats import ENGINE, ERROR, FLAGS, LATE, LOAD, POOL, PROFILE, SERVER
-from .log_messages import Reading, arguments
+from .log_messages import Message, arguments
 from .tables import COLUMNS, by_warnings
 
 BUFFER = 150 * 2**20  # bytes that vLLM subtracts from the --kv-cache-memory it proposes
 
 
-_ROUNDING = 0.0101  # GiB between two readings of one figure
+_ROUNDING = 0.0101  # GiB between two prints of one figure
 
 
 _ATTRIBUTES = {  # figures of the table whose names are not the record's
@@ -47,25 +47,25 @@ _ATTRIBUTES = {  # figures of the table whose names are not the record's
 }
 
 
-def launch_of(readings: list[Reading], where: str) -> Launch:
+def launch_of(messages: list[Message], where: str) -> Launch:
     """The record of one engine; ``where`` is the file and line it begins at."""
-    return _Engine(readings).launch(where)
+    return _Engine(messages).launch(where)
 
 
 class _Engine:
     """What was asked of an engine, what its ranks measured, and what must be said about it."""
 
-    def __init__(self, readings: list[Reading]):
-        self.readings = readings
+    def __init__(self, messages: list[Message]):
+        self.messages = messages
         self.warnings: dict[str, None] = {}
         self.asked, self.config = {}, {}
-        for reading in readings:
-            if reading.row.stage == SERVER:
-                self.asked = self.asked | arguments(reading.values)
-            elif reading.row.stage == ENGINE and not self.config:
-                self.config = arguments(reading.values)
-        begin = next((r.number for r in readings if r.row.stage == ENGINE), None)
-        flags = [r for r in readings if r.row.stage == FLAGS]
+        for message in messages:
+            if message.row.stage == SERVER:
+                self.asked = self.asked | arguments(message.values)
+            elif message.row.stage == ENGINE and not self.config:
+                self.config = arguments(message.values)
+        begin = next((r.number for r in messages if r.row.stage == ENGINE), None)
+        flags = [r for r in messages if r.row.stage == FLAGS]
         self.flags = [r.values for r in flags if begin is None or r.number < begin] or [
             r.values for r in flags
         ]
@@ -79,7 +79,7 @@ class _Engine:
     def all(self, name: str, *stages: int) -> list:
         return [
             r.values[name]
-            for r in self.readings
+            for r in self.messages
             if name in r.values and (not stages or r.row.stage in stages)
         ]
 
@@ -97,16 +97,16 @@ class _Engine:
     def _ranks(self) -> list[dict]:
         """The figures of each writer, exact ones first; of several profiles, the tightest."""
         written: dict[tuple, list] = {}
-        for reading in self.readings:
-            if reading.row.stage in (LOAD, PROFILE, LATE):
-                process = reading.process
+        for message in self.messages:
+            if message.row.stage in (LOAD, PROFILE, LATE):
+                process = message.process
                 key = process[1:] if process.pid else process
-                written.setdefault(key, []).append(reading)
+                written.setdefault(key, []).append(message)
         order = {PROFILE: 0, LATE: 1, LOAD: 2}
         ranks = []
         for group in written.values():
             rank = {}
-            for reading in sorted(
+            for message in sorted(
                 group,
                 key=lambda r: (
                     "exact" not in r.values,
@@ -115,7 +115,7 @@ class _Engine:
                     r.values.get("kv", 0),
                 ),
             ):
-                rank = reading.values | rank
+                rank = message.values | rank
             ranks.append(rank | {"non_kv": _non_kv(rank)})
         return ranks
 
@@ -230,11 +230,11 @@ class _Engine:
 
     def _blocks(self) -> dict:
         """Tokens, concurrency, block size and blocks of the pool."""
-        sizes = [r.values for r in self.readings if "tokens" in r.values]
+        sizes = [r.values for r in self.messages if "tokens" in r.values]
         smallest = min(sizes, key=lambda values: values["tokens"], default={})  # of the ranks
         tokens = smallest.get("tokens")
         concurrency = smallest.get("concurrency", min(self.all("concurrency"), default=None))
-        counted = [r.values for r in self.readings if "device" in r.values and "blocks" in r.values]
+        counted = [r.values for r in self.messages if "device" in r.values and "blocks" in r.values]
         blocks = counted[0]["blocks"] if counted else self.first("blocks", POOL)
         size = (
             self.first("hybrid_block", FLAGS)
@@ -249,11 +249,11 @@ class _Engine:
                 self.warn("derived_kv_cache_tokens")
         if tokens is None:
             tokens = self.rank.get("kv_cache_tokens", self.first("tokens_left", ERROR))
-        measured = [r.number for r in self.readings if {"kv", "kv_set"} & set(r.values)]
+        measured = [r.number for r in self.messages if {"kv", "kv_set"} & set(r.values)]
         override = self.asked.get("num_gpu_blocks_override") or next(
             (
                 r.values["override"]
-                for r in self.readings
+                for r in self.messages
                 if "override" in r.values and measured and r.number > max(measured)
             ),
             None,
@@ -298,7 +298,7 @@ class _Engine:
         """Whether all that differs from a release's defaults was printed, so the rest is known."""
         return bool(release(self.version)) and any(
             "non-default" in r.row.anchor.pattern and _is_closed(r.values.get("flags", ""))
-            for r in self.readings
+            for r in self.messages
         )
 
     @property
@@ -325,7 +325,7 @@ class _Engine:
             tokens or in_force("max_num_batched_tokens") or self.asked.get("max_num_batched_tokens")
         )
         seqs = seqs or self.asked.get("max_num_seqs") or in_force("max_num_seqs")
-        server = any(r.process.name.startswith("APIServer") for r in self.readings)
+        server = any(r.process.name.startswith("APIServer") for r in self.messages)
         if (
             seqs is None
             and server
@@ -353,7 +353,7 @@ class _Engine:
         charged, pool = memory.pop("charged"), memory.pop("kv_cache")
         peak = memory["peak_activation"]
         blocks, length = self._blocks(), self._max_model_len()
-        error, last_words = failure_of(self.readings)
+        error, last_words = failure_of(self.messages)
         if (
             not error
             and not blocks["kv_cache_tokens"]
@@ -407,7 +407,7 @@ class _Engine:
             self.warn(*(f"{name}_not_printed" for name in KNOBS if getattr(launch, name) is None))
         if status == "ok" and pool is None and launch.kv_cache_tokens is None:
             self.warn("incomplete")
-        for name in (name for reading in self.readings for name in reading.unreadable):
+        for name in (name for message in self.messages for name in message.unreadable):
             attribute = _ATTRIBUTES.get(name, name)
             if getattr(launch, attribute, "") is None:
                 self.warn(f"unreadable_{attribute}")

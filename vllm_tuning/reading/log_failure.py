@@ -3,7 +3,7 @@
 import re
 
 from .log_formats import ENGINE, ERROR, LATE, LOAD, POOL, PROFILE
-from .log_messages import Reading
+from .log_messages import Message
 
 _CONSEQUENCE = re.compile(
     r"initialization failed|failed to start|Worker failed with error|stack trace|Broken ?pipe"
@@ -12,12 +12,12 @@ _CONSEQUENCE = re.compile(
 )
 
 
-def failure_of(readings: list[Reading]) -> tuple[str | None, str | None]:
+def failure_of(messages: list[Message]) -> tuple[str | None, str | None]:
     """The cause of a failed start, and the last words of a process that died; None without one."""
     own = cause = fatal = by = None
     ready, traced, chained = set(), set(), set()
     caused = survived = 0
-    for r in readings:
+    for r in messages:
         values = r.values
         if "serving" in values:
             survived = r.number

@@ -1,4 +1,4 @@
-"""From the text of a server log to readings: the lines of the table, with their figures.
+"""From the text of a server log to messages: the lines of the table, with their figures.
 
 A line counts only where a message of vLLM begins: the same words in a prompt, in a traceback's
 source line or in prose are passed over.
@@ -29,7 +29,7 @@ _SHELL = re.compile(
 _ENGINE = re.compile(r"Engine (\d+):\s*\Z")
 
 
-class Reading(NamedTuple):
+class Message(NamedTuple):
     """One line by its number: who wrote it, its row, its figures, or those it should have held."""
 
     number: int
@@ -41,7 +41,7 @@ class Reading(NamedTuple):
     service: str = ""
 
 
-def readings(read) -> Iterator[Reading]:
+def messages(read) -> Iterator[Message]:
     """Every line that the table knows, in order; ``read(size)`` gives the file's bytes."""
     for first, text in passages(read):
         flat = Flat(lines_of(first, text))
@@ -53,14 +53,14 @@ def readings(read) -> Iterator[Reading]:
         }
         for position, index, offset in hits:
             rows = [row for row in FORMATS if row.anchor.match(flat.text, position)]
-            if found := _reading(flat, index, offset, rows, beginning):
+            if found := _message(flat, index, offset, rows, beginning):
                 yield found
 
 
-def _reading(
+def _message(
     flat: Flat, index: int, offset: int, rows: list[Format], beginning: set[int]
-) -> Reading | None:
-    """The reading of the message that begins at ``offset`` of a line, if one begins there.
+) -> Message | None:
+    """The message of the message that begins at ``offset`` of a line, if one begins there.
 
     A terminal may have wrapped its prefix onto lines before, and the message onto lines after.
     """
@@ -94,7 +94,7 @@ def _reading(
             process = Process(f"EngineCore_DP{int(engine[1])}")
         match = _best(row.pattern.match(head), row.pattern.match(sentence), head, sentence)
         if not match:
-            missed = missed or Reading(
+            missed = missed or Message(
                 line.number, line.text, process, row, {}, service=line.service
             )
             if row.stage == ERROR:
@@ -107,7 +107,7 @@ def _reading(
             values = exact_figures(values["exact"])
         if row.stage == ERROR or {"generic", "fatal"} & set(values):
             values |= {"reason": _one_line(lead + error), "logged": "ERROR" in before}
-        return Reading(line.number, line.text, process, row, values, service=line.service)
+        return Message(line.number, line.text, process, row, values, service=line.service)
     if missed:
         names = {name: None for row in rows for name in row.pattern.groupindex}
         return missed._replace(unreadable=tuple(names))
