@@ -30,14 +30,11 @@ def read_log(source, name: str | None = None) -> list[Launch]:
     """
     name = name or str(source)
     starts: list[Start] = []
-    running: dict[str, Start] = {}
     with opened(source, "the log of a vLLM server", name) as read:
         for message in messages(read):
-            start = running.get(message.service)
-            if start is None or start.is_over_at(message):
-                start = running[message.service] = Start()
-                starts.append(start)
-            start.add(message)
+            if not starts or starts[-1].is_over_at(message):
+                starts.append(Start())
+            starts[-1].add(message)
     real = [start for start in starts if start.is_real]
     if not real:
         raise InputError(

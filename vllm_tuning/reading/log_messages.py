@@ -4,6 +4,7 @@ A line counts only where a message of vLLM begins: the same words in a prompt, i
 source line or in prose are passed over.
 """
 
+import itertools
 import json
 import re
 from collections.abc import Iterator
@@ -38,7 +39,6 @@ class Message(NamedTuple):
     row: Format
     values: dict
     unreadable: tuple = ()
-    service: str = ""
 
 
 def messages(read) -> Iterator[Message]:
@@ -75,12 +75,11 @@ def _message(
         and last not in beginning
         and not lines[last].fresh
         and lines[last].text.strip()
-        and lines[last].service == line.service
     ):
         last += 1
     head = line.text[offset:]
     sentence = joined([line._replace(text=head), *lines[index + 1 : last]])
-    error = _wrapped(lines[index:last], head, flat.width)
+    error = _wrapped(lines[index:last], head)
     missed = None
     for row in rows:
         for begin in dict.fromkeys((first, index)):
@@ -94,9 +93,7 @@ def _message(
             process = Process(f"EngineCore_DP{int(engine[1])}")
         match = _best(row.pattern.match(head), row.pattern.match(sentence), head, sentence)
         if not match:
-            missed = missed or Message(
-                line.number, line.text, process, row, {}, service=line.service
-            )
+            missed = missed or Message(line.number, line.text, process, row, {})
             if row.stage == ERROR:
                 missed = missed._replace(values={"reason": _one_line(lead + error)})
             continue
@@ -107,7 +104,7 @@ def _message(
             values = exact_figures(values["exact"])
         if row.stage == ERROR or {"generic", "fatal"} & set(values):
             values |= {"reason": _one_line(lead + error), "logged": "ERROR" in before}
-        return Message(line.number, line.text, process, row, values, service=line.service)
+        return Message(line.number, line.text, process, row, values)
     if missed:
         names = {name: None for row in rows for name in row.pattern.groupindex}
         return missed._replace(unreadable=tuple(names))
@@ -147,15 +144,11 @@ def _best(
     return whole if more or goes_on or "flags" in single.groupdict() else single
 
 
-def _wrapped(lines: list[Line], head: str, width: int) -> str:
-    """An error from ``head`` on: it goes on where its line is as wide as the terminal was.
-
-    Where no width shows, vLLM's own sentences go on until they end.
-    """
+def _wrapped(lines: list[Line], head: str) -> str:
+    """An error from ``head`` on: it goes on until its sentence ends, in lines no longer."""
     text = head
-    for line, following in zip(lines, lines[1:]):
-        ended = text.rstrip()[-1:] in ".!?)]'\""
-        if len(line.text) != width if width else ended or len(following.text) > len(line.text):
+    for line, following in itertools.pairwise(lines):
+        if text.rstrip()[-1:] in ".!?)]'\"" or len(following.text) > len(line.text):
             break
         text += following.text
     return text
