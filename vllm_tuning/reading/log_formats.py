@@ -128,12 +128,6 @@ FORMATS = tuple(
         ),
         (
             FLAGS,
-            "Raising max_num_batched_tokens from",
-            r" \d+ to {max_num_batched_tokens} to",
-            "0.25 -",
-        ),
-        (
-            FLAGS,
             "Chunked prefill is enabled with max_num_batched_tokens=",
             r" {max_num_batched_tokens}\.",
             "0.4.3 -",
@@ -159,7 +153,6 @@ FORMATS = tuple(
         ),
         # what each rank measured
         (LOAD, "worker init memory snapshot:", ".*? total_memory={total}", "0.14 - (DEBUG)"),
-        (LOAD, "worker requested memory:", " {requested}", "0.14 - (DEBUG)"),
         (LOAD, "Loading model weights took", " (?:in total )?{weights}", "0.4.3 - 0.7"),
         (LOAD, "Model loading took", " {weights}", "0.8 -"),
         (

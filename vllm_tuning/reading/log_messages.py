@@ -27,9 +27,6 @@ _SHELL = re.compile(
 )
 
 
-_ENGINE = re.compile(r"Engine (\d+):\s*\Z")
-
-
 class Message(NamedTuple):
     """One line by its number: who wrote it, its row, its figures, or those it should have held."""
 
@@ -89,8 +86,6 @@ def _message(
                 break
         else:
             continue
-        if engine := _ENGINE.search(before):
-            process = Process(f"EngineCore_DP{int(engine[1])}")
         match = _best(row.pattern.match(head), row.pattern.match(sentence), head, sentence)
         if not match:
             missed = missed or Message(line.number, line.text, process, row, {})
@@ -126,22 +121,12 @@ def _placed(before: str, stage: int) -> tuple[Process | None, str]:
 def _best(
     single: re.Match | None, whole: re.Match | None, head: str, sentence: str
 ) -> re.Match | None:
-    """The match over a wrapped sentence where it says more than its first line alone.
+    """The match over a wrapped sentence, else over its first line alone.
 
     None where a figure at the end of the line may go on in the next, which cannot be read.
     """
-    goes_on = (
-        single
-        and single.end() == len(head)
-        and head[-1:].isdigit()
-        and re.match(r"[\d.,]", sentence[len(head) :])
-    )
-    if not whole:
-        return None if goes_on else single
-    if not single:
-        return whole
-    more = sum(v is not None for v in whole.groups()) > sum(v is not None for v in single.groups())
-    return whole if more or goes_on or "flags" in single.groupdict() else single
+    goes_on = head[-1:].isdigit() and re.match(r"[\d.,]", sentence[len(head) :])
+    return whole or (None if single and single.end() == len(head) and goes_on else single)
 
 
 def _wrapped(lines: list[Line], head: str) -> str:

@@ -156,7 +156,7 @@ def _blocks(read: Read) -> Iterator[bytes]:
 
 
 def lines_of(first: int, text: str) -> list[Line]:
-    """The lines of a passage, progress bars (which share a line) apart, partial lines joined."""
+    """The lines of a passage; progress bars, which share a line, are lines of their own."""
     if "\x1b" in text or "[0" in text:
         text = _COLOUR.sub("", text)
     text = text.removeprefix("\ufeff")
@@ -164,8 +164,8 @@ def lines_of(first: int, text: str) -> list[Line]:
     for number, raw in enumerate(text.removesuffix("\n").split("\n"), first):
         line = raw[_COLLECTOR.match(raw).end() :]
         line = _unwrapped(line) if line.startswith("{") else line
-        parts = [part for part in re.split(r"[\r\n]+", line) if part.strip()]
-        lines += [Line(number, part, is_fresh(part)) for part in parts or [""]]
+        parts = re.split(r"[\r\n]+", line) if "\r" in line or "\n" in line else [line]
+        lines += [Line(number, part, is_fresh(part)) for part in parts]
     if not text.endswith("\n"):
         last = lines[-1].text + CUT
         lines[-1] = lines[-1]._replace(text=last, fresh=is_fresh(last))
