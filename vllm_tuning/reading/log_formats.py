@@ -347,7 +347,6 @@ FORMATS = tuple(
             "(?P<chained>)",
             "any",
         ),
-        (MARK, r"init engine \(profile, create kv cache", "(?P<ready>)", "0.6.5 -"),
         (MARK, "Application startup complete", "(?P<serving>)", "any"),
         (MARK, "Sequence group \\S+ is preempted by", "(?P<preempted>)", "0.4.3 - 0.10 (V0)"),
     )
