@@ -94,11 +94,11 @@ def _tokens(entry, columns: tuple[str, ...], what: str) -> int:
 def lengths_from_histograms(prompt, generation) -> list[Workload]:
     """A hundred requests with the lengths of two histograms, at 1 % steps of each.
 
-    Each: (requests at or below each upper end, mean length or None). A histogram tells that so many
+    Each: (requests at or below each upper end, mean length or None). A histogram says that so many
     are at most so long. Without a mean the upper end of the bucket is taken (twice the last finite
     one above it), so the lengths are never too short but for that tail. With it all stand at the
     same share of their bucket, the one that gives the mean. Prompts and outputs are matched by
-    rank, the dearest pairing, since a histogram does not tell which go together. Raises InputError
+    rank, the costliest pairing, since a histogram does not show which go together. Raises InputError
     where there are none.
     """
     found = []
@@ -121,4 +121,4 @@ def lengths_from_histograms(prompt, generation) -> list[Workload]:
         places = np.searchsorted(held / held[-1], (np.arange(100) + 0.5) / 100)
         lengths = np.ceil((lows + share * (bounds - lows))[places] - 1e-6)
         found.append(np.maximum(1, lengths).astype(int))
-    return [Workload(int(prompt), int(output)) for prompt, output in zip(*found)]
+    return [Workload(int(prompt), int(output)) for prompt, output in zip(*found, strict=True)]

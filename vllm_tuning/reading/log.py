@@ -121,15 +121,17 @@ class Start:
 
     def engines(self) -> list[tuple[int, list[Message]]]:
         """First line and messages of each data-parallel engine, the server's included."""
-        engines = {_engine(old.process) for old in self.messages} - {None}
-        nameless = {}
+        numbers = (_engine(old.process) for old in self.messages)
+        engines = sorted({number for number in numbers if number is not None})
+        nameless: dict[str, list[Process]] = {}
         for process in {old.process for old in self.messages}:
             if process.name.startswith("Worker") and process.pid and _engine(process) is None:
                 nameless.setdefault(process.name, []).append(process)
-        owners = {}
+        owners: dict[Process, int] = {}
         if len(engines) > 1:  # the n-th process id of a rank's name is the n-th engine's
             for group in nameless.values():
-                owners |= zip(sorted(group, key=lambda process: int(process.pid)), sorted(engines))
+                ranks = sorted(group, key=lambda process: int(process.pid))
+                owners |= zip(ranks, engines, strict=False)
         owned = [(owners.get(old.process, _engine(old.process)), old) for old in self.messages]
         measured = {
             engine

@@ -5,6 +5,7 @@ ones, rounded to their digits, and each is named in ``warnings``.
 """
 
 from dataclasses import replace
+from typing import Any
 
 from ..launch import KNOBS, Launch
 from ..law import agrees
@@ -58,7 +59,8 @@ class _Engine:
     def __init__(self, messages: list[Message]):
         self.messages = messages
         self.warnings: dict[str, None] = {}
-        self.asked, self.config = {}, {}
+        self.asked: dict = {}
+        self.config: dict = {}
         for message in messages:
             if message.row.stage == SERVER:
                 self.asked = self.asked | arguments(message.values)
@@ -105,7 +107,7 @@ class _Engine:
         order = {PROFILE: 0, LATE: 1, LOAD: 2}
         ranks = []
         for group in written.values():
-            rank = {}
+            rank: dict = {}
             for message in sorted(
                 group,
                 key=lambda r: (
@@ -139,7 +141,7 @@ class _Engine:
 
     # ---------------------------------------------------------------- memory
 
-    def _memory(self) -> dict:
+    def _memory(self) -> dict[str, Any]:
         """The memory attributes of the record, GiB, and whether graphs were charged."""
         rank = self.rank
         weights, peak, non_torch = (rank.get(name) for name in ("weights", "peak", "non_torch"))
@@ -162,17 +164,14 @@ class _Engine:
         pool = self._pool(requested, charge)
         if estimate and not pays:
             self.warn("graph_estimate_not_charged")
-        budget = (
-            requested
-            if requested is not None or not total
-            else (total * self.utilization if self.utilization else None)
+        budget = requested
+        if budget is None and total and self.utilization:
+            budget = total * self.utilization
+        left = _sum_of(
+            budget, *(None if x is None else -x for x in (weights, non_torch, peak, pool))
         )
-        terms = (budget, weights, non_torch, peak, pool)
-        if (
-            None not in terms
-            and "profiling_skipped" not in self.warnings
-            and abs(budget - weights - non_torch - peak - charge - pool) > 0.035
-        ):
+        skipped = "profiling_skipped" in self.warnings
+        if left is not None and not skipped and abs(left - charge) > 0.035:
             self.warn("balance_does_not_close")
         return {
             "total_memory": total,
@@ -182,7 +181,7 @@ class _Engine:
             "kv_cache": pool,
             "cuda_graph_estimated": estimate,
             "cuda_graph": rank.get("graphs", self.first("graphs", LATE)),
-            "charged": charged,
+            "cuda_graph_charged": charged,
         }
 
     def _pool(self, requested: float | None, charge: float) -> float | None:
@@ -228,7 +227,7 @@ class _Engine:
 
     # ---------------------------------------------------------------- blocks and tokens
 
-    def _blocks(self) -> dict:
+    def _blocks(self) -> dict[str, Any]:
         """Tokens, concurrency, block size and blocks of the pool."""
         sizes = [r.values for r in self.messages if "tokens" in r.values]
         smallest = min(sizes, key=lambda values: values["tokens"], default={})  # of the ranks
@@ -314,7 +313,7 @@ class _Engine:
             return default_utilization(self.version)
         return value if value is None or 0 < value <= 1 else None
 
-    def _seqs_and_tokens(self) -> dict:
+    def _seqs_and_tokens(self) -> dict[str, Any]:
         """max_num_seqs and max_num_batched_tokens: the last line before the engine's holds."""
 
         def in_force(name):
@@ -338,6 +337,10 @@ class _Engine:
                 self.warn("defaults_assumed")
         return {"max_num_seqs": seqs, "max_num_batched_tokens": tokens}
 
+    def stated(self, name: str):
+        """An argument as the engine printed it, else as the server was asked for it."""
+        return self.config.get(name) or self.asked.get(name)
+
     def _max_model_len(self) -> int | None:
         return (
             self.first("max_model_len", POOL)
@@ -350,9 +353,10 @@ class _Engine:
 
     def launch(self, where: str) -> Launch:
         memory = self._memory()
-        charged, pool = memory.pop("charged"), memory.pop("kv_cache")
-        peak = memory["peak_activation"]
+        pool, peak, non_torch = (memory[n] for n in ("kv_cache", "peak_activation", "non_torch"))
         blocks, length = self._blocks(), self._max_model_len()
+        for name in memory.keys() - {"cuda_graph_charged"}:
+            memory[name] = self._exact(pool) if name == "kv_cache" else _bytes(memory[name])
         error, last_words = failure_of(self.messages)
         if (
             not error
@@ -368,27 +372,21 @@ class _Engine:
             vllm_version=self.version,
             status=status,
             error=error,
-            model=self.config.get("model")
-            or self.asked.get("model")
-            or self.asked.get("model_tag"),
-            kv_cache_dtype=self.config.get("kv_cache_dtype") or self.asked.get("kv_cache_dtype"),
-            **{
-                name: self.config.get(name) or self.asked.get(name)
-                for name in ("tensor_parallel_size", "pipeline_parallel_size")
-            },
+            model=self.stated("model") or self.asked.get("model_tag"),
+            kv_cache_dtype=self.stated("kv_cache_dtype"),
+            tensor_parallel_size=self.stated("tensor_parallel_size"),
+            pipeline_parallel_size=self.stated("pipeline_parallel_size"),
             **self._seqs_and_tokens(),
             **blocks,
             max_model_len=length,
             gpu_memory_utilization=self.utilization,
-            kv_cache=self._exact(pool),
-            cuda_graph_charged=charged,
-            **{name: _bytes(gib) for name, gib in memory.items()},
+            **memory,
         )
         if self._is_hybrid(blocks["kv_cache_tokens"], blocks["max_concurrency"], length):
             self.warn("hybrid_kv")
         if self._ranks_differ():
             self.warn("ranks_differ")
-        if memory["non_torch"] is not None and memory["non_torch"] < 0:
+        if non_torch is not None and non_torch < 0:
             self.warn("negative_non_torch")
         if pool is not None and pool <= 0 and status == "failed":
             self.warn("negative_kv_cache")
@@ -419,13 +417,18 @@ def _non_kv(values: dict) -> float | None:
     """The non-KV total of a rank, GiB: as printed, else the sum of its terms."""
     if values.get("non_kv") is not None:
         return values["non_kv"]
-    terms = [values.get(name) for name in ("weights", "non_torch", "peak")]
-    return None if None in terms else sum(terms)
+    return _sum_of(*(values.get(name) for name in ("weights", "non_torch", "peak")))
+
+
+def _sum_of(*terms: float | None) -> float | None:
+    """The sum, None where a term is unknown."""
+    known = [term for term in terms if term is not None]
+    return sum(known) if len(known) == len(terms) else None
 
 
 def _out_of_range(launch: Launch) -> dict:
     """The attributes that launches.csv would refuse, as None."""
-    refused = {}
+    refused: dict = {}
     for column in COLUMNS.values():
         value = column.to_json(getattr(launch, column.attribute))
         if isinstance(value, (int, float)) and (

@@ -8,7 +8,7 @@ import itertools
 import json
 import re
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..units import GIB, LARGEST_COUNT, parse_size
 from .log_formats import ANCHORS, ERROR, FORMATS, MARK, SERVER, Format, figure
@@ -223,7 +223,7 @@ def exact_figures(text: str) -> dict:
         written = json.loads(text)
     except ValueError:
         return {}
-    figures = {"exact": True}
+    figures: dict[str, Any] = {"exact": True}
     for name, value in written.items():
         if name == "vllm_version" and isinstance(value, str) and value.isprintable():
             figures["version"] = value
@@ -235,5 +235,4 @@ def exact_figures(text: str) -> dict:
             figures["utilization"] = value
         elif name in _WHOLE and type(value) is int and 0 < value < LARGEST_COUNT:
             figures[name] = value
-    terms = [figures.get(name) for name in ("weights", "non_torch", "peak")]
-    return figures if None in terms else figures | {"non_kv": sum(terms)}
+    return figures

@@ -71,7 +71,7 @@ _COLOUR = re.compile(r"(?:\x1b)?\[\d+(?:;\d+)*m|\x1b\[[0-9;?]*[A-Za-z]")  # with
 
 
 _COLLECTOR = re.compile(  # docker compose, then a time stamp, then Kubernetes' CRI
-    rf"(?:[\w.\-/]+ *\| )?(?:{_DATE}\s+)?(?:std(?:out|err) [FP] )?"
+    rf"\A(?:[\w.\-/]+ *\| )?(?:{_DATE}\s+)?(?:std(?:out|err) [FP] )?"
 )
 
 
@@ -94,7 +94,7 @@ _TOKENS = "|".join(
 _PREFIX = re.compile(rf"\s*+(?:(?:{_TOKENS})\s*+)*+")
 
 
-_BAR = re.compile(r"(?:[^\"'`]*(?:it/s|s/it)\])?")
+_BAR = re.compile(r"\A(?:[^\"'`]*(?:it/s|s/it)\])?")
 
 
 _FRESH = re.compile(
@@ -116,7 +116,8 @@ def passages(read: Read) -> Iterator[tuple[int, str]]:
     The last text ends without a line feed where the file does.
     """
     number, seen, quiet = 1, 0, AFTER
-    passage, before = [], (1, b"")
+    passage: list[bytes] = []
+    before = (1, b"")
     for block in _blocks(read):
         near = seen < HEAD or any(anchor in block for anchor in ANCHORS)
         quiet = 0 if near else quiet + len(block)
@@ -162,7 +163,7 @@ def lines_of(first: int, text: str) -> list[Line]:
     text = text.removeprefix("\ufeff")
     lines = []
     for number, raw in enumerate(text.removesuffix("\n").split("\n"), first):
-        line = raw[_COLLECTOR.match(raw).end() :]
+        line = _COLLECTOR.sub("", raw)
         line = _unwrapped(line) if line.startswith("{") else line
         parts = re.split(r"[\r\n]+", line) if "\r" in line or "\n" in line else [line]
         lines += [Line(number, part, is_fresh(part)) for part in parts]
@@ -194,7 +195,7 @@ def writer_of(before: str) -> Process | None:
     was never ended.
     """
     before = before[-600:]
-    if not _PREFIX.fullmatch(before[_BAR.match(before).end() :]):
+    if not _PREFIX.fullmatch(_BAR.sub("", before)):
         return None
     writers = list(_WRITER.finditer(before))
     if not writers:

@@ -39,7 +39,7 @@ def sources_of(launches: str | os.PathLike | Iterable) -> list[Source]:
     return [Source(os.fspath(path), tuple(read_source(path))) for path in each_once]
 
 
-def _logs_in(source) -> list[Path]:
+def _logs_in(source) -> list:
     """The logs of a folder that holds no launches.csv; none of anything else."""
     folder = Path(source)
     return [] if (folder / "launches.csv").exists() else sorted(folder.glob("*.log*"))

@@ -44,10 +44,7 @@ class Column:
             if text.lower() not in ("true", "false"):
                 raise ValueError(f"{text!r} is not true or false")
             return text.lower() == "true"
-        if self.kind == "count":
-            value = parse_size(text)
-        else:
-            value = self._number(text)
+        value: float = parse_size(text) if self.kind == "count" else self._number(text)
         if (self.low is not None and value < self.low) or (
             self.high is not None and value > self.high
         ):
@@ -88,7 +85,7 @@ class Column:
         return repr(value) if isinstance(value, float) else str(value)
 
 
-_KINDS = {
+_KINDS: dict[str, tuple] = {
     "gpu_memory_utilization": ("number", 1e-9, 1),
     "max_concurrency": ("number", 0),
     "status": ("status",),
@@ -112,7 +109,7 @@ def _columns() -> dict[str, Column]:
     for item in fields(Launch):
         if item.name in ("hybrid", "measured", "where"):
             continue
-        kind = ("text",) if item.name in _TEXTS else _KINDS.get(item.name, ("count", 1))
+        kind: tuple = ("text",) if item.name in _TEXTS else _KINDS.get(item.name, ("count", 1))
         columns[item.name + ("_gib" if kind[0] == "gib" else "")] = Column(item.name, *kind)
     return columns
 
@@ -172,7 +169,7 @@ def parse_launches(text: str, name: str = "launches.csv") -> list[Launch]:
                 "columns; a figure with a comma must stand in quotes"
             )
         values = {}
-        for column, cell in zip(header, cells):
+        for column, cell in zip(header, cells, strict=False):
             if not cell:
                 continue
             if not column:
