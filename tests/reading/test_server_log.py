@@ -659,23 +659,12 @@ def quoted(start):
     [
         quoted("INFO 04-22 02:05:00 [logger.py:39] Received request chatcmpl-1: prompt: '"),
         quoted('curl -d \'{"prompt": "'),
-        "INFO:     Application startup complete.\nINFO 05-01 10:00:00 [kv_cache_utils.py:1] GPU KV cache "
-        "size: 1,008 tokens, Maximum concurrency for 8,192 tokens per request: 0.12x\n",
     ],
 )
 def test_a_request_that_quotes_a_log_changes_nothing(after):
     (plain,) = read(GOOD)
     (launch,) = read(GOOD + after)
     assert figures(launch) == figures(plain)
-
-
-def test_two_servers_of_another_release_in_one_file_are_two_launches():
-    first = "\n".join(line for line in GOOD.splitlines() if "KV cache" not in line)
-    other = (LOGS / "v0.10.2-summary.log").read_text()
-    (one,) = read(other)
-    launches = read(first + "\n" + other)
-    assert len(launches) == 2
-    assert figures(launches[1]) | {"source": 0} == figures(one) | {"source": 0}
 
 
 def test_a_closed_standard_input_is_told(monkeypatch):

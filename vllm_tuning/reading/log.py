@@ -13,7 +13,7 @@ from ..units import InputError
 from .files import opened
 from .log_engine import launch_of
 from .log_formats import ENGINE, ERROR, FLAGS, LATE, LOAD, MARK, POOL, PROFILE, SERVER
-from .log_messages import Message, arguments, messages
+from .log_messages import Message, messages
 from .log_text import Process
 
 _CLOCK = re.compile(r"(\d\d):(\d\d):(\d\d)")
@@ -54,22 +54,9 @@ class Start:
     said: set = field(default_factory=set)
 
     def add(self, new: Message) -> None:
-        if not self._repeats(new) and not self._is_quoted(new):
+        if not self._repeats(new):
             self.messages.append(new)
             self.said.add(_content(new))
-
-    def _is_quoted(self, new: Message) -> bool:
-        """A measurement told long after the server began to serve stands in someone's request."""
-        if new.row.stage not in (LOAD, PROFILE, POOL) or not any(
-            "serving" in old.values for old in self.messages
-        ):
-            return False
-        last = next((old for old in reversed(self.messages) if _CLOCK.search(old.text[:200])), None)
-        return (
-            last is None
-            or not _CLOCK.search(new.text[:200])
-            or _seconds_apart(last, new) > _SAME_MOMENT
-        )
 
     def _repeats(self, new: Message) -> bool:
         """A line with a clock that stands twice, or one that follows itself, says nothing new."""
@@ -102,8 +89,6 @@ class Start:
                 old.row.stage == POOL for old in self.messages
             )
         mine = [old for old in self.messages if _same_rank(old.process, new.process)]
-        if stage == ENGINE and any(_names_another(old, new) for old in self.messages):
-            return True
         if stage == ENGINE:
             return any(old.row.stage in (ENGINE, LOAD, PROFILE, POOL, LATE) for old in mine)
         if stage == LOAD and "weights" in new.values:
@@ -121,18 +106,7 @@ class Start:
 
     def engines(self) -> list[tuple[int, list[Message]]]:
         """First line and messages of each data-parallel engine, the server's included."""
-        numbers = (_engine(old.process) for old in self.messages)
-        engines = sorted({number for number in numbers if number is not None})
-        nameless: dict[str, list[Process]] = {}
-        for process in {old.process for old in self.messages}:
-            if process.name.startswith("Worker") and process.pid and _engine(process) is None:
-                nameless.setdefault(process.name, []).append(process)
-        owners: dict[Process, int] = {}
-        if len(engines) > 1:  # the n-th process id of a rank's name is the n-th engine's
-            for group in nameless.values():
-                ranks = sorted(group, key=lambda process: int(process.pid))
-                owners |= zip(ranks, engines, strict=False)
-        owned = [(owners.get(old.process, _engine(old.process)), old) for old in self.messages]
+        owned = [(_engine(old.process), old) for old in self.messages]
         measured = {
             engine
             for engine, old in owned
@@ -155,17 +129,6 @@ class Start:
                 )
             )
         return parts
-
-
-def _names_another(old: Message, new: Message) -> bool:
-    """Whether two engine lines are of another release or model, so not of one start."""
-    if old.row.stage != ENGINE:
-        return False
-    pairs = [
-        (old.values.get("version"), new.values.get("version")),
-        tuple(arguments(each.values).get("model") for each in (old, new)),
-    ]
-    return any(None not in pair and pair[0] != pair[1] for pair in pairs)
 
 
 def _content(message: Message) -> tuple:
