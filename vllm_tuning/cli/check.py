@@ -84,15 +84,14 @@ def _launches(sources):
     """The launches, the memory model of several, and what is to be said of it."""
     from ..answer import model_of
     from ..diagnosis import Notice
-    from ..reading import read_source
+    from ..reading import sources_of
 
-    if "-" in sources:
-        raise InputError("-: check reads its launches twice; save the log to a file first")
-    launches = [launch for source in sources for launch in read_source(source)]
+    read = sources_of(sources) if sources else []
+    launches = [launch for source in read for launch in source.launches]
     if len(launches) < 2:
         return launches, None, []
     try:
-        return launches, model_of(sources), []
+        return launches, model_of(read), []
     except InputError as error:
         text = f"the launches make no memory model: {error}"
         return launches, None, [Notice("no_model", text)]
