@@ -9,7 +9,7 @@ from conftest import ROOT, rows_of
 from matplotlib.figure import Figure
 
 from vllm_tuning.answer.models import model_of
-from vllm_tuning.explorer.scenario import what_if
+from vllm_tuning.explorer.utilization import at_utilization
 from vllm_tuning.figures import lesson
 from vllm_tuning.law import peak_activation
 from vllm_tuning.optimum import find_optimum
@@ -245,7 +245,7 @@ def bold(number):
 
 
 def test_exercise_1_is_the_four_launch_formula_at_another_utilization():
-    optimum = find_optimum(what_if(MODEL, gpu_memory_utilization=0.9), Workload(512, 512))
+    optimum = find_optimum(at_utilization(MODEL, 0.9), Workload(512, 512))
     seqs, tokens = optimum.method.max_num_seqs, optimum.method.max_num_batched_tokens
     assert bold(1) == [f"{seqs.n:.1f}", f"{tokens.n:,.0f}"]
     assert f"{optimum.method.a.n:,.0f}" in CELLS["exercise-1"]

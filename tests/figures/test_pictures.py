@@ -5,11 +5,10 @@ import pytest
 from test_figures import K1, K2, MODELS, K
 
 from vllm_tuning import Workload, find_optimum
-from vllm_tuning.explorer.scenario import what_if
+from vllm_tuning.explorer.utilization import at_utilization
 from vllm_tuning.figures.law import figure_1, figure_2
 from vllm_tuning.figures.pictures import pictures
 from vllm_tuning.figures.style import LOOK
-from vllm_tuning.units import GIB
 
 NAME = "llama-3-8b-2-layers"
 LENGTHS = [(1024, 256), (64, 64), (1900, 100), (1024, 256)]
@@ -19,7 +18,7 @@ def shown(model, states):
     """Pixels of the three pictures after each state, all on the same canvases."""
     trio = pictures()
     for lengths, chosen, utilization in states:
-        there = what_if(model, utilization)
+        there = at_utilization(model, utilization)
         optimum = find_optimum(there, Workload(*lengths))
         for picture in trio:
             picture.show(there, optimum, chosen if optimum.recommended else None)
@@ -69,9 +68,9 @@ def test_chosen_flags_stand_at_their_peak_by_hand(draw, along):
 
 
 @pytest.mark.parametrize("lengths", [(64, 64), (1024, 256), (60000, 5000)], ids=str)
-@pytest.mark.parametrize("settings", [(None, None), (0.95, 80 * GIB)], ids=["launched", "80 GiB"])
-def test_no_label_leaves_the_axes_or_covers_another(lengths, settings):
-    there = what_if(MODELS[NAME], *settings)
+@pytest.mark.parametrize("utilization", [None, 1.0])
+def test_no_label_leaves_the_axes_or_covers_another(lengths, utilization):
+    there = at_utilization(MODELS[NAME], utilization)
     optimum, trio = find_optimum(there, Workload(*lengths)), pictures()
     best = optimum.recommended
     at = best.max_num_seqs, best.max_num_batched_tokens

@@ -160,10 +160,9 @@ def _states(model, optimum, chosen, total):
     if not best:
         printed = [f for f in model.launches if f.launch.kv_cache is not None]
         printed.sort(key=lambda f: -f.launch.kv_cache)
-        name = "derived" if any(n.name == "derived_setting" for n in model.notices) else "launch"
         for f in printed[:: max(1, len(printed) - 1)]:
             yield (
-                name,
+                "launch",
                 f.launch.max_num_seqs,
                 f.launch.max_num_batched_tokens,
                 branch_of(model, f),
