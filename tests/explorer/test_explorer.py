@@ -11,7 +11,7 @@ from vllm_tuning import GIB, Workload, find_optimum, model_of
 from vllm_tuning.explorer import Explorer, cost_of
 from vllm_tuning.explorer.utilization import at_utilization
 from vllm_tuning.reading.tables import DATA
-from vllm_tuning.report.text import answer_text
+from vllm_tuning.report import answer_summary
 
 NAME, ONE_GROUP = "llama-3-8b-2-layers", "qwen3.5-4b-a30"
 MODEL = model_of([NAME])
@@ -235,7 +235,7 @@ def test_the_ends_of_the_sliders_are_an_answer_or_a_sentence(play, lengths, util
 def test_without_a_front_end_the_same_pictures_and_flags_are_shown(play):
     bundle = play._repr_mimebundle_()
     assert (
-        bundle["text/plain"] == play.text == answer_text(find_optimum(MODEL, Workload(1024, 256)))
+        bundle["text/plain"] == play.text == answer_summary(find_optimum(MODEL, Workload(1024, 256))).as_text()
     )
     assert base64.b64decode(bundle["image/png"]).startswith(b"\x89PNG")
     still = bundle["image/png"]

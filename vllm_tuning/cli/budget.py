@@ -41,7 +41,7 @@ def budget(config, gpu, input_len, output_len, lengths, launches, as_json, **fla
     """
     from ..budget import capacity, launch_to_measure
     from ..reading import lengths_of
-    from ..report import capacity_text
+    from ..report import capacity_summary
     from ..workload import Workload
 
     if (input_len is None) != (output_len is None) or (input_len and lengths):
@@ -56,4 +56,4 @@ def budget(config, gpu, input_len, output_len, lengths, launches, as_json, **fla
         **flags,
         launch=launch_to_measure(launches) if launches else None,
     )
-    click.echo(dump(answer) if as_json else capacity_text(answer, click.style))
+    click.echo(dump(answer) if as_json else capacity_summary(answer).as_text(click.style))

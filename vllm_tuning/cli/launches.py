@@ -24,7 +24,7 @@ def read(logs, output, as_json):
     """Launches out of vLLM server logs of any release (plain, .gz, - for stdin)."""
     from ..diagnosis import ABOUT_A_FIGURE, ABOUT_THE_ANSWER, notices
     from ..reading import read_log, write_launches
-    from ..report import launches_text
+    from ..report import launches_summary
 
     launches, bad = [], []
     for log in logs:
@@ -38,7 +38,7 @@ def read(logs, output, as_json):
         click.echo(json.dumps([launch.to_dict() for launch in launches], indent=2, allow_nan=False))
     elif launches and not output and not as_json:
         said = notices(launches, ABOUT_A_FIGURE | ABOUT_THE_ANSWER)
-        click.echo(launches_text(launches, said, click.style))
+        click.echo(launches_summary(launches, said).as_text(click.style))
     for problem in bad:
         complain(problem)
     if bad:
@@ -52,10 +52,10 @@ def read(logs, output, as_json):
 def fit(launches, config, as_json):
     """The memory model of the launches: K1, a1, K2, a2, k with standard errors."""
     from ..answer import model_of
-    from ..report import fit_text
+    from ..report import fit_summary
 
     model = model_of(launches, config)
-    click.echo(dump(model) if as_json else fit_text(model, click.style))
+    click.echo(dump(model) if as_json else fit_summary(model).as_text(click.style))
 
 
 @click.command()
@@ -82,7 +82,7 @@ def recommend(launches, input_len, output_len, config, as_json, as_yaml, sweep, 
     """The flags for requests of a given length, with the pool to expect."""
     from ..answer import model_of
     from ..optimum import find_optimum
-    from ..report import answer_text
+    from ..report import answer_summary
     from ..workload import Workload
 
     if as_json and as_yaml:
@@ -93,7 +93,7 @@ def recommend(launches, input_len, output_len, config, as_json, as_yaml, sweep, 
     if as_yaml:
         click.echo(optimum.to_yaml(), nl=False)
     else:
-        click.echo(dump(optimum) if as_json else answer_text(optimum, click.style))
+        click.echo(dump(optimum) if as_json else answer_summary(optimum).as_text(click.style))
     if sweep:
         from ..load import write_sweep
 
@@ -130,7 +130,7 @@ def recommend(launches, input_len, output_len, config, as_json, as_yaml, sweep, 
 def report(launches, input_len, output_len, config, folder, metrics, bench):
     """An executed notebook and an HTML page for each model: a table, or all logs of one model."""
     from ..answer import by_model
-    from ..report import answer_text, write_reports
+    from ..report import answer_summary, write_reports
 
     if "-" in launches:
         raise InputError("-: report reads its launches twice; save the log to a file first")
@@ -148,5 +148,5 @@ def report(launches, input_len, output_len, config, folder, metrics, bench):
             click.echo(f"{done.notebook}", err=True)
         if len(launches) > 1:
             click.echo(click.style(f"{done.html.stem}: ", bold=True), nl=False)
-        click.echo(answer_text(done.optimum, click.style))
+        click.echo(answer_summary(done.optimum).as_text(click.style))
         click.echo(f"\nReport: {done.html}")

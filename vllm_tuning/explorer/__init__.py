@@ -15,10 +15,11 @@ from ipywidgets import HTML, Button, Dropdown, HBox, Image, Layout, SelectionSli
 from ..answer import model_of
 from ..figures import pictures, png
 from ..launch import serve_flags
-from ..optimum import find_optimum
+from ..memory_model import MemoryModel
+from ..optimum import Optimum, find_optimum
 from ..pool import Pool
 from ..reading import DATA, sources_of
-from ..report import answer_text
+from ..report import answer_summary, warnings
 from ..units import GIB, InputError
 from ..workload import Workload
 from .utilization import at_utilization, launched
@@ -31,6 +32,8 @@ UTILIZATIONS = [percent / 100 for percent in range(5, 101)]
 
 FACTORS = [2 ** (quarter / 4) for quarter in range(-8, 9)]  # times the recommended, 1/4 to 4
 
+
+U = "gpu_memory_utilization"
 
 ROW = Layout(flex_flow="row wrap", align_items="flex-start")
 
@@ -64,12 +67,14 @@ class Explorer(VBox):
     """Sliders that start at the given values; figures and answer of wherever they stand.
 
     launches: a carried data set, a launches.csv, a folder of one, or a server log. input_len and
-    output_len: tokens. utilization: a fraction; None or 0 is that of the launches. ``optimum`` is the
-    answer shown, ``chosen`` the flags (mns, mnbt) off it; None where there is none (``reason``).
+    output_len: tokens. utilization: a fraction; None or 0 is that of the launches. ``optimum`` is
+    the answer shown, ``chosen`` the flags (mns, mnbt) off it; None where there is none.
     """
 
     def __init__(self, launches, input_len, output_len, utilization=None):
         self.complaints, self._at_once = [], False
+        self.optimum: Optimum | None = None
+        self.chosen: tuple[int, int] | None = None
         names = sorted(path.parent.name for path in DATA.glob("*/launches.csv"))
         self.data_set = Dropdown(
             options=names,
@@ -87,8 +92,8 @@ class Explorer(VBox):
         )
         self.input_len = Slider("input (tokens)", LENGTHS, ",", 1024)
         self.output_len = Slider("output (tokens)", LENGTHS, ",", 256)
-        self.mns = Slider("mns × recommended", FACTORS, ".3g", 1)
-        self.mnbt = Slider("mnbt × recommended", FACTORS, ".3g", 1)
+        self.mns = Slider("mns x recommended", FACTORS, ".3g", 1)
+        self.mnbt = Slider("mnbt x recommended", FACTORS, ".3g", 1)
         self.utilization = Slider("utilization", UTILIZATIONS, ".3g", 0.9)
         self.reset_button = Button(
             description="Reset",
@@ -178,20 +183,22 @@ class Explorer(VBox):
         self._set(**self._launched, mns=1, mnbt=1)
 
     def _read(self) -> None:
-        self._model = self._problem = None
+        self._model: MemoryModel | None = None
+        self._problem = None
         self._pictures = pictures()
         self._fixed, self._launched = "no launch is read", {}
         try:
-            self._model = model_of(sources_of(self.path.value or self.data_set.value or ""))
-            names = ("total_memory", "gpu_memory_utilization")
-            lacking = [name for name in names if launched(self._model, name) is None]
+            model = model_of(sources_of(self.path.value or self.data_set.value or ""))
+            names = {name: launched(model, name) for name in ("total_memory", U)}
+            lacking = [name for name, value in names.items() if value is None]
+            self._launched, self._model = {"utilization": names[U]}, model
             self._fixed = (
                 f"no launch gives {' or '.join(lacking)}, so how far the pool moves is not known"
             ) * bool(lacking)
         except (InputError, OSError, UnicodeError) as error:
             self._problem = str(error)
-        if not self._fixed:
-            self._launched = {"utilization": launched(self._model, "gpu_memory_utilization")}
+        if self._fixed:
+            self._launched = {}
         self.utilization.layout.display = "none" if self._fixed else None
 
     def _update(self, change=None) -> None:
@@ -200,7 +207,8 @@ class Explorer(VBox):
         if change:
             self.complaints = []
         try:
-            if problem := self._problem or "; ".join(self.complaints):
+            problem = self._problem or "; ".join(self.complaints)
+            if problem or self._model is None:
                 raise InputError(problem)
             self._show(
                 find_optimum(
@@ -210,7 +218,7 @@ class Explorer(VBox):
             )
         except InputError as error:
             self.optimum, self.chosen, self.reason = None, None, str(error)
-            for image, picture in zip(self.images, self._pictures):
+            for image, picture in zip(self.images, self._pictures, strict=True):
                 image.value = picture.say(f"No figure: {shorten(self.reason, 300)}")
             self.answer.value = f"<p><strong>No answer.</strong> {escape(str(error))}</p>"
             self.warnings.value = ""
@@ -230,7 +238,7 @@ class Explorer(VBox):
                 max(1, round(best.max_num_seqs * factors[0])),
                 max(1, round(best.max_num_batched_tokens * factors[1])),
             )
-        for image, picture in zip(self.images, self._pictures):
+        for image, picture in zip(self.images, self._pictures, strict=True):
             image.value = picture.show(optimum.model, optimum, self.chosen)
         self.answer.value = _answer(optimum, self.chosen, self._moved())
         self.warnings.value = _warnings(optimum)
@@ -260,7 +268,7 @@ class Explorer(VBox):
         if not self.optimum:
             return f"No answer. {self.reason}"
         moved = self._moved()
-        return (f"With {_flag(moved)}\n" if moved else "") + answer_text(self.optimum)
+        return (f"With {_flag(moved)}\n" if moved else "") + answer_summary(self.optimum).as_text()
 
 
 def _flag(utilization) -> str:
@@ -296,10 +304,10 @@ def _answer(optimum, chosen, utilization) -> str:
 
 def _warnings(optimum) -> str:
     """HTML to unfold; by itself, so that it stays unfolded while the flags change."""
-    listed = [f"<li><strong>{n.name}</strong> {escape(n.text)}</li>" for n in optimum.notices]
-    return (
-        f"<details><summary>Warnings: {len(listed)}</summary><ul>{''.join(listed)}</ul></details>"
-    ) * bool(listed)
+    if not (found := optimum.notices):
+        return ""
+    listed = warnings(found).as_html()
+    return f"<details><summary>Warnings: {len(found)}</summary>{listed}</details>"
 
 
 def cost_of(optimum, seqs, tokens) -> str:

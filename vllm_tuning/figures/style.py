@@ -5,6 +5,7 @@ A quantity has one colour everywhere, and a hatch, line style or marker for grey
 
 import io
 import textwrap
+from typing import Any
 
 import matplotlib
 from matplotlib import pyplot as plt
@@ -29,7 +30,7 @@ LOOK = {  # colour of Okabe and Ito, hatch, line style, marker
 }
 
 
-STYLE = {
+STYLE: dict[str, Any] = {
     "font.size": 9,
     "axes.spines.top": False,
     "axes.spines.right": False,

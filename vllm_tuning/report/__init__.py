@@ -1,21 +1,24 @@
 """What people read: text, HTML, the executed notebook."""
 
-from .budget_text import capacity_text
+from .answer_summary import answer_summary, fit_summary, launches_summary
+from .budget_summary import capacity_summary
 from .load_text import check_text
 from .measure_text import measured_text, plan_text, step_text
 from .page import write_reports
 from .scheduler_text import simulation_text
-from .text import answer_text, fit_text, launches_text
+from .summary import Summary, warnings
 
 __all__ = [
-    "answer_text",
-    "capacity_text",
+    "Summary",
+    "answer_summary",
+    "capacity_summary",
     "check_text",
-    "fit_text",
-    "launches_text",
+    "fit_summary",
+    "launches_summary",
     "measured_text",
     "plan_text",
     "simulation_text",
     "step_text",
+    "warnings",
     "write_reports",
 ]

@@ -1,7 +1,6 @@
 """The report's section under load: prediction, start-up log and load beside one another."""
 
 import math
-from html import escape
 
 from IPython.display import HTML
 
@@ -10,7 +9,10 @@ from ..load import Recommendation, Verdict, check, observed_request
 from ..optimum import Optimum
 from ..reading import BENCH_COLUMNS, Window, read_bench_results, read_scrapes
 from .load_text import NAMES, WORDS, shown
-from .sections import figure, table, tag
+from .sections import figure
+from .summary import Cell, Paragraph, Summary, Table, warnings
+
+USE = "use of the KV cache, peak"
 
 
 def verdict_of(optimum: Optimum, sources, metrics) -> Verdict:
@@ -19,10 +21,11 @@ def verdict_of(optimum: Optimum, sources, metrics) -> Verdict:
     return check(
         Window(tuple(read_scrapes(metrics))),
         sources,
-        best
-        and Recommendation(
+        Recommendation(
             best.max_num_seqs, best.max_num_batched_tokens, best.kv_cache_tokens, optimum.workload
-        ),
+        )
+        if best
+        else None,
     )
 
 
@@ -34,8 +37,7 @@ def load_section(optimum: Optimum, sources, metrics=(), bench=()) -> HTML | None
         load = {"load": verdict}
         parts += [
             '<h2 id="Under-load">Under load</h2>',
-            _verdict(verdict),
-            three_way(optimum, verdict),
+            (_verdict(verdict) + three_way(optimum, verdict)).as_html(),
             figure(
                 figures.kv_cache_usage,
                 load,
@@ -50,33 +52,30 @@ def load_section(optimum: Optimum, sources, metrics=(), bench=()) -> HTML | None
             figure(figures.preemptions, load, height=2.6, alt="Preemptions over time."),
         ]
     if results := read_bench_results(bench):
-        parts += ['<h2 id="Benchmarks">Benchmarks</h2>', bench_table(results)]
+        parts += ['<h2 id="Benchmarks">Benchmarks</h2>', bench_table(results).as_html()]
     return HTML("\n".join(parts)) if parts else None
 
 
-def _verdict(verdict: Verdict) -> str:
+def _verdict(verdict: Verdict) -> Summary:
     rows = [
         (
             NAMES[rule.name],
             shown(rule, rule.measured),
             shown(rule, rule.limit),
             rule.verdict,
-            escape(
-                f"{rule.change}." if rule.change else "" if rule.verdict == "pass" else rule.why
-            ),
+            f"{rule.change}." if rule.change else "" if rule.verdict == "pass" else rule.why,
         )
         for rule in verdict.rules
     ]
-    notes = "".join(f"<li>{escape(notice.text)}</li>" for notice in verdict.notices)
-    return (
-        f"<p><strong>{WORDS[verdict.healthy]}.</strong> The server is healthy where nothing "
-        "was preempted and the KV cache stayed below 90 %; the other rules say more.</p>"
-        + table(("rule", "measured", "limit", "verdict", "what to change"), rows)
-        + f'<div class="warnings"><ul>{notes}</ul></div>' * bool(notes)
+    said = (
+        f"{WORDS[verdict.healthy]}. The server is healthy where nothing was preempted and the KV "
+        "cache stayed below 90 %; the other rules say more."
     )
+    head = ("rule", "measured", "limit", "verdict", "what to change")
+    return Summary(Paragraph(said), Table(head, rows)) + warnings(verdict.notices)
 
 
-def three_way(optimum: Optimum, verdict: Verdict) -> str:
+def three_way(optimum: Optimum, verdict: Verdict) -> Summary:
     """What was predicted, what the start-up log of the server says, what the load showed."""
     best, launch, window = optimum.recommended, verdict.server.launch, verdict.window
     pool, request = verdict.server.pool(window), observed_request(window)
@@ -91,54 +90,51 @@ def three_way(optimum: Optimum, verdict: Verdict) -> str:
         ),
         ("requests at once", best and best.max_num_seqs, launch and launch.max_num_seqs, running),
         (
-            "request (tokens, p95)" + tag("estimated"),
+            Cell("request (tokens, p95)", "estimated"),
             optimum.workload.length,
             None,
             request and request.length,
         ),
-        ("use of the KV cache, peak", None, full, peak),
+        (USE, None, full, peak),
         ("preemptions", best and 0, None, lost),
     ]
-    cells = [(name, *(_cell(value, name) for value in values)) for name, *values in rows]
-    return table(
-        (
-            "",
-            "recommendation" + tag("derived"),
-            "start-up log" + tag("measured"),
-            "load" + tag("measured"),
-        ),
-        cells,
-    ) + (
-        "<p>The use under start-up log is derived: what all that max-num-seqs admits would take "
-        "when full.</p>"
-        if full
-        else ""
+    head = (
+        "",
+        Cell("recommendation", "derived"),
+        Cell("start-up log", "measured"),
+        Cell("load", "measured"),
     )
+    table = Table(
+        head, [(name, *(_cell(value, name) for value in values)) for name, *values in rows]
+    )
+    derived = (
+        "The use under start-up log is derived: what all that max-num-seqs admits would take when "
+        "full."
+    )
+    return Summary(table, *[Paragraph(derived)] * bool(full))
 
 
-def _cell(value, name: str) -> str:
+def _cell(value, name) -> str | None:
     if value is None:
-        return "?"
-    return f"{value:.1%}" if name.startswith("use") else f"{value:,.0f}"
+        return None
+    return f"{value:.1%}" if name == USE else f"{value:,.0f}"
 
 
-def bench_table(results: list[dict]) -> str:
-    """Throughput, TTFT and TPOT as vLLM measured them, in HTML; without the empty columns."""
+def bench_table(results: list[dict]) -> Summary:
+    """Throughput, TTFT and TPOT as vLLM measured them; without the empty columns."""
     columns = {
         head: name
         for head, name in BENCH_COLUMNS.items()
         if any(result[name] is not None for result in results)
     }
-    return table(
-        ["result" + tag("measured"), *columns],
-        [
-            (
-                escape(result["file"].rpartition("/")[2]),
-                *(_shown(result[name]) for name in columns.values()),
-            )
-            for result in results
-        ],
-    )
+    rows = [
+        (
+            result["file"].rpartition("/")[2],
+            *(_shown(result[name]) for name in columns.values()),
+        )
+        for result in results
+    ]
+    return Summary(Table([Cell("result", "measured"), *columns], rows))
 
 
 def _shown(value: float | None) -> str:

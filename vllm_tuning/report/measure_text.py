@@ -4,7 +4,8 @@ from dataclasses import replace
 
 from ..launch import KNOBS, serve_flags
 from ..units import with_error
-from .text import answer_text, fit_text, launches_text, plain, wrapped
+from .answer_summary import answer_summary, fit_summary, launches_summary
+from .summary import Paragraph, plain
 
 
 def plan_text(plan, paint=plain) -> str:
@@ -36,7 +37,7 @@ def step_text(step, paint=plain) -> str:
             f"  vllm serve MODEL {step.launch.flags}",
             "",
         ]
-    lines += wrapped(step.why, plain)
+    lines += Paragraph(step.why).as_text(paint)
     if step.stderr_after is not None:
         lines.append(
             f"  standard error of C* {step.stderr:,.2g} -> {step.stderr_after:,.2g}, "
@@ -49,9 +50,11 @@ def measured_text(found, paint=plain) -> str:
     """The launches that were made, the answer or what they tell, and how the check launch agrees."""
     made = [replace(launch, where=launch.source.partition(":")[0]) for launch in found.launches]
     lines = [
-        launches_text(made, (), paint),
+        launches_summary(made).as_text(paint),
         "",
-        answer_text(found.optimum, paint) if found.optimum else fit_text(found.model, paint),
+        (answer_summary(found.optimum) if found.optimum else fit_summary(found.model)).as_text(
+            paint
+        ),
     ]
     if found.verification:
         lines += ["", verify_text(found.verification, paint)]
@@ -75,10 +78,12 @@ def verify_text(verification, paint=plain) -> str:
     return "\n".join(
         [
             *lines,
-            *wrapped(verification.verdict, paint, fg="green" if verification.holds else "yellow"),
+            *Paragraph(verification.verdict, "good" if verification.holds else "warning").as_text(
+                paint
+            ),
         ]
     )
 
 
 def _notes(notes, paint) -> list[str]:
-    return [line for note in notes for line in ("", *wrapped(note, paint, fg="yellow"))]
+    return [line for note in notes for line in ("", *Paragraph(note, "warning").as_text(paint))]

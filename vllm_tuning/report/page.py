@@ -86,7 +86,7 @@ def write_reports(
     except OSError as error:
         raise InputError(f"{out_dir}: no folder to write to: {error.strerror}") from None
     reports = set()
-    for sources, optimum in zip(models, optima):
+    for sources, optimum in zip(models, optima, strict=True):
         paths = [Path(os.path.abspath(locate(source))) for source in sources]
         base = paths[0].parent.parent  # the kernel's folder: nothing shown depends on where it lies
         shown = [path.parent if path.name == "launches.csv" else path for path in paths]

@@ -2,7 +2,7 @@
 
 from ..launch import serve_flags
 from ..scheduler import Simulation, quantiles
-from .text import plain, wrapped
+from .summary import Paragraph, plain
 
 
 def simulation_text(simulation: Simulation, unknown: str | None = None, paint=plain) -> str:
@@ -39,7 +39,9 @@ def simulation_text(simulation: Simulation, unknown: str | None = None, paint=pl
             f"{summary.usable_blocks:,} blocks of {config.block_size} tokens",
             "",
             *(f"  {name:<20}{value:>12}   {note}" for name, value, note in rows),
-            *wrapped(f"(no times: {unknown})" if unknown else _TIMES[simulation.times.kind], plain),
+            *Paragraph(
+                f"(no times: {unknown})" if unknown else _TIMES[simulation.times.kind]
+            ).as_text(plain),
         ]
     )
 
