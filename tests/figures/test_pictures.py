@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from matplotlib.text import Text
 from test_figures import K1, K2, MODELS, K
 
 from vllm_tuning import Workload, find_optimum
@@ -79,18 +80,20 @@ def test_no_label_leaves_the_axes_or_covers_another(lengths, utilization):
         for picture in trio:
             picture.show(there, optimum, chosen)
             ax = list(picture.frames.values())[-1][0]
-            labels = [(text.get_text(), text.get_window_extent()) for text in ax.texts]
+            labels = [
+                (text.get_text(), Text.get_window_extent(text))  # without the line to its point
+                for text in ax.texts
+            ]
             for i, (name, box) in enumerate(labels):
                 assert ax.figure.bbox.x0 <= box.x0 and box.x1 <= ax.figure.bbox.x1, name
                 assert ax.bbox.y0 - 2 <= box.y0 and box.y1 <= ax.bbox.y1 + 2, name
-                # A label of a point may lie on one of a launch, on white; like on like may not.
-                marks = name.startswith(("C:", "chosen"))
                 assert not [
-                    other
-                    for other, there in labels[:i]
-                    if box.overlaps(there.padded(-2))
-                    and other.startswith(("C:", "chosen")) == marks
+                    other for other, there in labels[:i] if box.overlaps(there.padded(-2))
                 ], (factors, name)
+                for line in ax.lines:
+                    if line.get_marker() in ("*", "D"):  # C and the chosen flags
+                        place = ax.transData.transform(line.get_xydata())[0]
+                        assert not box.contains(*place), (factors, name)
 
 
 @pytest.mark.parametrize("name", [NAME, "vllm-0.32-profile-grid", "qwen1.5-4b-a100"])
