@@ -4,12 +4,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .least_squares import LeastSquares, least_squares
+from .least_squares import LeastSquares, least_squares, scatter
 
 SIGNIFICANT = 2.5  # two readings one printed unit apart give a slope of 2.45 standard errors
-
-
-_EXHAUSTIVE = 14  # up to so many different (B, S) every dichotomy by a line is tried
+MOST_EDGES = 16  # of each axis that the search for the branches starts from
 
 
 @dataclass(frozen=True)
@@ -27,25 +25,28 @@ class Readings:
         return np.minimum(self.seqs, self.tokens)
 
     def subset(self, which) -> "Readings":
-        return Readings(
-            self.tokens[which],
-            self.seqs[which],
-            self.y[which],
-            self.sigma[which],
-            self.units[which],
-        )
+        parts = (self.tokens, self.seqs, self.y, self.sigma, self.units)
+        return Readings(*(part[which] for part in parts))
+
+    def scaled(self, scale: float) -> "Readings":
+        """The same with another unit of y: ``scale`` new ones are one old."""
+        values = (scale * part for part in (self.y, self.sigma, self.units))
+        return Readings(self.tokens, self.seqs, *values)
 
 
 @dataclass(frozen=True)
 class _Branch:
-    """One branch fitted to its own launches; a slope it cannot know is NaN and left flat."""
+    """One branch fitted to its own launches; a slope it cannot know is NaN and left flat.
 
-    fit: LeastSquares | None
+    Such a branch is known from ``level_from`` on: the smallest axis and budget of its launches.
+    """
+
+    fit: LeastSquares
     names: tuple[str, ...]
     slope: float
     k: float
     intercept: float
-    level_from: tuple[float, float] | None = None
+    level_from: tuple[float, float]
 
     @property
     def slope_known(self) -> bool:
@@ -79,7 +80,7 @@ def _fit_branch(axis, tokens, y, sigma, k, free, is_sampler) -> _Branch | None:
         fit.params[1] if varies else np.nan,
         k,
         fit.params[0],
-        None if varies else (axis[0], tokens.min()),
+        (axis.min(), tokens.min()),
     )
 
 
@@ -146,63 +147,41 @@ def _evaluate(readings: Readings, sampler: np.ndarray, k: float, free: bool) -> 
     chi2 = float(np.sum(((readings.y - predicted) / readings.sigma) ** 2))
     if any(b and b.slope_known and b.slope < -SIGNIFICANT * b.slope_error for b in parts):
         chi2 = np.inf  # memory does not fall with more tokens or requests
-    k_fitted = bool(samp and "k" in samp.names)
-    if k_fitted and model and model.slope_known and not samp.k < model.slope:
+    k_fitted = samp is not None and "k" in samp.names
+    if samp and k_fitted and model and model.slope_known and not samp.k < model.slope:
         chi2 = np.inf  # a hidden state is a part of what the model run holds for a token
     return BranchFit(sampler, model, samp, predicted, chi2, k_fitted)
 
 
 def _starts(readings: Readings) -> list[np.ndarray]:
-    """Assignments worth a start: the branches meet on a line K2*S = (K1 - k)*B + constant."""
+    """Masks of the sampler's branch to start from: by ratio, by requests and by tokens.
+
+    Where the branches meet, K2*S = (K1 - k)*B + constant, so that each is a half plane.
+    """
     tokens, requests = readings.tokens, readings.requests
-    ratio = requests / tokens
-    masks = {}
-
-    def add(mask):
-        masks.setdefault(mask.tobytes(), mask)
-
-    add(np.zeros(len(tokens), bool))
-    add(np.ones(len(tokens), bool))
-    points = sorted(set(zip(tokens.tolist(), requests.tolist())))
-    if len(points) > _EXHAUSTIVE:
-        for edge in np.quantile(ratio, (0.25, 0.5, 0.75), method="nearest"):
-            add(ratio >= edge)
-    else:
-        for values in (ratio, requests, -tokens):
-            for edge in sorted(set(values.tolist())):
-                add(values >= edge)
-        for i, (t1, s1) in enumerate(points):
-            for t2, s2 in points[i + 1 :]:
-                if (t2 - t1) * (s2 - s1) <= 0:
-                    continue
-                side = (requests - s1) * (t2 - t1) - (tokens - t1) * (s2 - s1)
-                first = (tokens == t1) & (requests == s1)
-                second = (tokens == t2) & (requests == s2)
-                for extra in (np.zeros_like(first), first, second, first | second):
-                    add((side > 0) & ~first & ~second | extra)
-                    add((side >= 0) & ~first & ~second | extra)
-    return list(masks.values())
+    edges = requests / tokens, requests, -tokens
+    masks = [np.zeros(len(tokens), bool), np.ones(len(tokens), bool)]
+    for values in edges:
+        tried = np.unique(values)
+        if len(tried) > MOST_EDGES:
+            tried = np.quantile(tried, np.linspace(0, 1, MOST_EDGES), method="nearest")
+        masks += [values >= edge for edge in tried]
+    return list({mask.tobytes(): mask for mask in masks}.values())
 
 
 def _settle(
     readings: Readings, sampler: np.ndarray, k: float, free: bool, known: dict
 ) -> BranchFit:
-    """Assign, fit, reassign until stable; the best assignment on the way. ``known``: fits so far."""
-    best, seen = None, set()
-    for _ in range(30):
-        key = sampler.tobytes(), free
-        if key in seen:
-            break
-        seen.add(key)
+    """Assign, fit, reassign until stable; the best on the way. ``known``: the fits so far."""
+    seen: dict[tuple, BranchFit] = {}
+    while (key := (sampler.tobytes(), free)) not in seen and len(seen) < 30:
         if key not in known:
             known[key] = _evaluate(readings, sampler, k, free)
-        current = known[key]
-        if best is None or current.chi2 < best.chi2:
-            best = current
+        current = seen[key] = known[key]
         sampler = _predict(current.sampler_branch, readings, True) > _predict(
             current.model_branch, readings, False
         )
-    return best
+    return min(seen.values(), key=lambda fit: fit.chi2)
 
 
 def _choose(readings: Readings, candidates: list[BranchFit]) -> BranchFit:
@@ -262,7 +241,7 @@ def fit_branches(readings: Readings, k: float | None = None) -> BranchFit:
         order = np.argsort(readings.requests / readings.tokens)
         sample = readings.subset(order[np.linspace(0, len(order) - 1, 96).astype(int)])
     held = 0.0 if k is None else k
-    known = {}
+    known: dict[tuple, BranchFit] = {}
     starts = _starts(sample)
     candidates = [_settle(sample, start, held, False, known) for start in starts]
     if sample is not readings:
@@ -280,9 +259,9 @@ def fit_branches(readings: Readings, k: float | None = None) -> BranchFit:
 def _settle_k(readings: Readings, best: BranchFit, held: float) -> BranchFit:
     """With the branches settled: fit k, keep it where it is known, else hold it."""
     free = best if best.k_fitted else _evaluate(readings, best.sampler, held, True)
-    if free.k_fitted and np.isfinite(free.chi2):
-        scale = max(1.0, free.chi2 / free.dof) if free.dof > 0 else 1.0
-        error = np.sqrt(free.sampler_branch.fit.covariance[-1, -1] * scale)
+    if free.sampler_branch and free.k_fitted and np.isfinite(free.chi2):
+        variance = free.sampler_branch.fit.covariance[-1, -1]
+        error = np.sqrt(variance * scatter(free.chi2, free.dof))
         k1 = free.model_branch.slope if free.model_branch else np.nan
         known = free.sampler_branch.k > SIGNIFICANT * error or error < 0.05 * k1
         if known and free.chi2 <= best.chi2 * (1 + 1e-9) + len(readings.y):

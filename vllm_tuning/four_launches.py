@@ -13,15 +13,18 @@ from uncertainties import UFloat, ufloat
 
 from .branches import SIGNIFICANT
 from .launch import Launch, column
-from .law import seed_point
-from .least_squares import least_squares
+from .law import four_launch_point
+from .least_squares import least_squares, scatter
 from .memory_model import FittedLaunch
 from .readings import rounding
 
 
 @dataclass(frozen=True)
-class SeedAnswer:
-    """The seed's closed form over P, or the reason why the launches cannot give it."""
+class FourLaunchEstimate:
+    """The closed form over P; bytes and requests. ``reason`` names what the launches lack for it:
+
+    left_over, kappa, k1_launches, k2_launches, k1_rounding, k2_rounding, or hybrid.
+    """
 
     max_num_seqs: UFloat | None = None
     max_num_batched_tokens: UFloat | None = None
@@ -32,8 +35,8 @@ class SeedAnswer:
     reason: str | None = None
 
 
-def seed_answer(fitted: Sequence[FittedLaunch], length: int) -> SeedAnswer:
-    """The seed's closed form from the printed P, A and KV/KVS of the first launch of group 1.
+def four_launch_estimate(fitted: Sequence[FittedLaunch], length: int) -> FourLaunchEstimate:
+    """The closed form from the printed P, A and KV/KVS of the first launch of group 1.
 
     With two launches a group this is the four-launch expression; more launches enter through the
     least-squares slopes. Where P is not printed it is derived by the balance A - KV.
@@ -44,34 +47,23 @@ def seed_answer(fitted: Sequence[FittedLaunch], length: int) -> SeedAnswer:
     ]
     a = _first(order, _left_over)
     if a is None:
-        return SeedAnswer(
-            reason="A = TM*U - M - N is not known: no launch has total_memory_gib, "
-            "gpu_memory_utilization, model_weights_gib and non_torch_gib, or "
-            "peak_activation_gib beside kv_cache_gib"
-        )
+        return FourLaunchEstimate(reason="left_over")
     kappa = _first(order, _kappa)
     if kappa is None:
-        return SeedAnswer(
-            reason="KV/KVS is not known: no launch has both kv_cache_gib and kv_cache_tokens"
-        )
-    slopes = []
-    for branch, axis, symbol in (
-        ("model", "max_num_batched_tokens", "K1"),
-        ("sampler", "max_num_seqs", "K2"),
+        return FourLaunchEstimate(reason="kappa")
+    slopes = {}
+    for name, branch, axis in (
+        ("k1", "model", "max_num_batched_tokens"),
+        ("k2", "sampler", "max_num_seqs"),
     ):
-        launches = [f.launch for f in fitted if f.branch == branch]
-        slope = _slope_of_peak(launches, axis)
+        slope = _slope_of_peak([f.launch for f in fitted if f.branch == branch], axis)
         if slope is None:
-            return SeedAnswer(
-                reason=f"{symbol} needs two launches in the {branch}'s branch that "
-                f"differ in {axis}, with peak_activation_gib"
-            )
+            return FourLaunchEstimate(reason=f"{name}_launches")
         if slope.n < SIGNIFICANT * slope.s:
-            return SeedAnswer(
-                reason=f"{symbol} is not known: the peaks differ by no more than their rounding"
-            )
-        slopes.append(slope)
-    return SeedAnswer(*seed_point(a, kappa, *slopes, length), *slopes, a, kappa)
+            return FourLaunchEstimate(reason=f"{name}_rounding")
+        slopes[name] = slope
+    seqs, tokens = four_launch_point(a, kappa, **slopes, length=length)
+    return FourLaunchEstimate(seqs, tokens, **slopes, a=a, kv_bytes_per_token=kappa)
 
 
 def _first(launches: list[Launch], figure) -> UFloat | None:
@@ -87,7 +79,7 @@ def _left_over(launch: Launch, launches: list[Launch]) -> UFloat | None:
         return rounding(column(launches, name))[launches.index(launch)]
 
     if launch.left_over is None:
-        if None in (launch.kv_cache, launch.peak_activation):
+        if launch.kv_cache is None or launch.peak_activation is None:
             return None
         return ufloat(
             launch.kv_cache + launch.peak_activation,
@@ -113,18 +105,12 @@ def _kappa(launch: Launch, launches: list[Launch]) -> UFloat | None:
 def _slope_of_peak(launches: list[Launch], axis: str) -> UFloat | None:
     peak = column(launches, "peak_activation")
     errors = rounding(peak)
-    derived = np.array(
-        [
-            math.nan if None in (l.left_over, l.kv_cache) else l.left_over - l.kv_cache
-            for l in launches
-        ]
-    )
     if not np.isfinite(peak).sum() >= 2:
-        peak, errors = derived, rounding(column(launches, "kv_cache"))
+        pool = column(launches, "kv_cache")
+        peak, errors = column(launches, "left_over") - pool, rounding(pool)
     known = np.isfinite(peak)
     x = column(launches, axis)[known]
     if known.sum() < 2 or not np.ptp(x) > 0:
         return None
     fit = least_squares(np.column_stack([np.ones(len(x)), x]), peak[known], errors[known])
-    scale_up = max(1.0, fit.chi2 / fit.dof) if fit.dof else 1.0
-    return ufloat(fit.params[1], math.sqrt(fit.covariance[1, 1] * scale_up))
+    return ufloat(fit.params[1], math.sqrt(fit.covariance[1, 1] * scatter(fit.chi2, fit.dof)))

@@ -6,15 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from .releases import release
+from .releases import charges_graph_estimate
 
-
-@dataclass(frozen=True)
-class Notice:
-    """A short name for machines (``beyond_max_model_len``) and the sentence for people."""
-
-    name: str
-    text: str
+KNOBS = ("max_num_seqs", "max_num_batched_tokens")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +16,8 @@ class Launch:
     """One start of a vLLM server: its flags, and the figures it printed while starting.
 
     Memory in bytes, lengths in tokens; None where the log does not say. ``cuda_graph`` is what the
-    graphs really took, ``cuda_graph_estimated`` what the profiler set aside for them. ``where`` is
+    graphs really took, ``cuda_graph_estimated`` what the profiler set aside for them. ``hybrid``:
+    layers of several kinds share the pool; ``measured``: the pool was not set by hand. ``where`` is
     the file and line the record was read from.
     """
 
@@ -51,6 +46,8 @@ class Launch:
     status: str = "ok"
     error: str | None = None
     warnings: tuple[str, ...] = ()
+    hybrid: bool = False
+    measured: bool = True
     where: str = field(default="launch", compare=False)
 
     @property
@@ -61,26 +58,17 @@ class Launch:
         """
         charged = self.cuda_graph_charged
         if charged is None:
-            charged = release(self.vllm_version) >= (0, 20, 2)
+            charged = charges_graph_estimate(self.vllm_version)
         return (self.cuda_graph_estimated or 0.0) if charged else 0.0
 
     @property
     def left_over(self) -> float | None:
         """A = TM*U - M - N - G, bytes: what weights and the driver leave over; None if unknown."""
-        terms = (self.total_memory, self.gpu_memory_utilization, self.model_weights, self.non_torch)
-        if None in terms:
+        total, utilization = self.total_memory, self.gpu_memory_utilization
+        weights, non_torch = self.model_weights, self.non_torch
+        if total is None or utilization is None or weights is None or non_torch is None:
             return None
-        total, utilization, weights, non_torch = terms
         return total * utilization - weights - non_torch - self.graph_charge
-
-    def to_dict(self) -> dict:
-        """The record under its JSON names: GiB where the name ends in ``_gib``, None = unknown."""
-        from .reading import COLUMNS
-
-        return {
-            name: column.to_json(getattr(self, column.attribute))
-            for name, column in COLUMNS.items()
-        }
 
 
 def column(launches: list[Launch], name: str) -> np.ndarray:
@@ -103,9 +91,6 @@ def short_places(launches: list[Launch]) -> list[str]:
     parts = [launch.where.rpartition(":") for launch in launches]
     several = len({file for file, *_ in parts}) > 1
     return [f"{Path(file).name}:{line}" if several else line for file, _, line in parts]
-
-
-KNOBS = ("max_num_seqs", "max_num_batched_tokens")
 
 
 def serve_flags(max_num_seqs: int, max_num_batched_tokens: int) -> str:

@@ -18,13 +18,13 @@ def peak_activation(tokens, seqs, k1, a1, k2, a2, k):
     return np.maximum(model_run(tokens, k1, a1), sampler_run(tokens, seqs, k2, a2, k))
 
 
-def seed_point(a, kappa, k1, k2, length):
+def four_launch_point(a, kappa, k1, k2, length):
     """(C*, B*) of the four-launch method: B* = A / (L*kappa*K1/K2 + K1), C* = B* * K1/K2.
 
     a: A, bytes left over by weights and driver; kappa: KV bytes of one token; k1, k2: bytes per
     token and per request; length: L, tokens of one request. Floats, arrays or uncertain numbers.
 
-    >>> seed_point(a=60e9, kappa=131072, k1=150e3, k2=3e6, length=2048)
+    >>> four_launch_point(a=60e9, kappa=131072, k1=150e3, k2=3e6, length=2048)
     (221.04702..., 4420.94049...)
     """
     tokens = a / (length * kappa * k1 / k2 + k1)
@@ -34,7 +34,7 @@ def seed_point(a, kappa, k1, k2, length):
 def request_bytes(length, kappa, k2):
     """L*kappa + K2, bytes: one full request, its KV cache and its slice of the sampler.
 
-    The memory left over, divided by it, is C* of ``seed_point``.
+    The memory left over, divided by it, is C* of ``four_launch_point``.
 
     >>> round(60e9 / request_bytes(length=2048, kappa=131072, k2=3e6), 5)
     221.04702
@@ -42,7 +42,7 @@ def request_bytes(length, kappa, k2):
     return length * kappa + k2
 
 
-def seed_point_of_four(
+def four_launch_point_expanded(
     total_memory, utilization, m1, n1, kv1, kvs1, p1, p2, p3, p4, mns1, mns2, mnbt1, mnbt2, length
 ):
     """(C*, B*) from the figures of four launches in one expression, without intermediate slopes.
@@ -57,22 +57,22 @@ def seed_point_of_four(
     return tokens * ratio, tokens
 
 
-def refined_point(model_headroom, sampler_headroom, request, k1, k2, k, per_budget=0.0):
+def refined_point(pool_at_zero_tokens, pool_at_zero_requests, request, k1, k2, k):
     """(C*, B*) with intercepts and hidden states: the solution of the two balances
 
-        K1*B + a1 = K2*C + k*B + a2            (the two branches meet)
-        A - a1 - K1*B = (request + c*B) * C    (the pool holds C full requests)
+        K1*B + a1 = K2*C + k*B + a2    (the two branches meet)
+        A - a1 - K1*B = request * C    (the pool holds C full requests)
 
-    model_headroom = A - a1 and sampler_headroom = A - a2, bytes; request: bytes of a full one,
-    L*kappa; per_budget: c, bytes that it takes more for each token of B (sliding windows only).
-    With a1 = a2 = k = c = 0 this is ``four_launches.seed_point``. Both are below 0 where the pool is.
+    pool_at_zero_tokens = A - a1 and pool_at_zero_requests = A - a2, bytes; request: bytes of a full
+    one, L*kappa. With a1 = a2 = k = 0 this is ``four_launch_point``. Both are below 0 where the
+    pool is.
+
+    >>> refined_point(60e9, 60e9, request=2048 * 131072, k1=150e3, k2=3e6, k=0)
+    (221.04702..., 4420.94049...)
     """
     slope = k2 / (k1 - k)  # the first balance is B = offset + slope*C
-    offset = (model_headroom - sampler_headroom) / (k1 - k)
-    rest = model_headroom - k1 * offset
-    linear = request + per_budget * offset + k1 * slope
-    root = (linear**2 + 4 * per_budget * slope * (rest**2) ** 0.5) ** 0.5
-    seqs = 2 * rest / (linear + root)
+    offset = (pool_at_zero_tokens - pool_at_zero_requests) / (k1 - k)
+    seqs = (pool_at_zero_tokens - k1 * offset) / (request + k1 * slope)
     return seqs, offset + slope * seqs
 
 

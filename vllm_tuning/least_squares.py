@@ -38,3 +38,8 @@ def least_squares(design, y, sigma=1.0) -> LeastSquares:
     return LeastSquares(
         params, half @ half.T, gain, float(residual @ residual), len(y) - design.shape[1]
     )
+
+
+def scatter(chi2: float, dof: int) -> float:
+    """What the covariance is to be scaled by: chi squared over degrees of freedom where above 1."""
+    return max(1.0, chi2 / dof) if dof > 0 else 1.0

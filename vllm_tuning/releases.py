@@ -1,9 +1,18 @@
-"""What changed in which vLLM release, and the defaults that a release and a device decide."""
+"""What changed in which vLLM release, and the defaults that a release and a device decide.
+
+One predicate a fact: True, False, or None where the release is unknown. A caller says what None
+means to it: ``is not False`` takes an unknown release for a new one.
+"""
 
 import functools
 import re
 
 from .units import GIB
+
+DEFAULT_FLAGS = {160: (1024, 16384), 70: (1024, 8192), 0: (256, 2048)}  # from so many GiB on
+
+
+SMALL_DEFAULTS = ("A100", "GB10")  # GPUs that get the last pair, whatever their size
 
 
 @functools.cache
@@ -18,16 +27,64 @@ def release(version: str | None) -> tuple[int, ...]:
     return tuple(int(part) for part in match.group(1).split(".")) if match else ()
 
 
-def default_flags(total_memory) -> tuple[int, int]:
+def _reaches(version: str | None, *first: int) -> bool | None:
+    return release(version) >= first if release(version) else None
+
+
+def charges_graph_estimate(version: str | None) -> bool | None:
+    """Whether the estimate for CUDA graphs is taken off the KV cache pool."""
+    return _reaches(version, 0, 20, 2)
+
+
+def prints_tokens_by_concurrency(version: str | None) -> bool | None:
+    """Whether "KV cache size" is int(concurrency * max_model_len), not blocks * block size."""
+    return _reaches(version, 0, 20, 2)
+
+
+def prints_activation(version: str | None) -> bool | None:
+    """Whether a log can hold the peak activation: V1 from 0.9.1 on, V0 from 0.6.4 on."""
+    return _reaches(version, 0, 6, 4) and not (0, 8) <= release(version) < (0, 9, 1)
+
+
+def samples_by_triton(version: str | None) -> bool | None:
+    """Whether the sampler is a Triton kernel; it sorted all logits before."""
+    return _reaches(version, 0, 17)
+
+
+def keeps_expert_workspace(version: str | None) -> bool | None:
+    """Whether the buffers of fused experts stay while the sampler runs."""
+    return _reaches(version, 0, 17)
+
+
+def has_larger_context(version: str | None) -> bool | None:
+    """Whether one GPU alone shows about 0.26 GiB of non-torch memory, not 0.07 GiB."""
+    return _reaches(version, 0, 17)
+
+
+def has_other_samplers(version: str | None) -> bool | None:
+    """Whether the sampler is newer than those that ``budget/estimates.py`` was fitted on."""
+    return _reaches(version, 0, 20)
+
+
+def default_utilization(version: str | None) -> float:
+    """--gpu-memory-utilization where it is not given; an unknown release counts as a new one."""
+    return 0.9 if _reaches(version, 0, 20, 2) is False else 0.92
+
+
+def default_flags(total_memory: float, gpu: str | None = None) -> tuple[int, int]:
     """(max_num_seqs, max_num_batched_tokens) that ``vllm serve`` takes where neither is given.
 
-    total_memory: bytes of one GPU. 1024 / 16384 from 160 GiB, 1024 / 8192 from 70 GiB, else
-    256 / 2048, as of vLLM 0.33 (``EngineArgs.get_batch_defaults`` in ``vllm/engine/arg_utils.py``).
-    A100 and GB10 take 256 / 2048 whatever their size, which the memory alone does not tell.
+    total_memory: bytes of one GPU; ``gpu``: its name, for those of ``SMALL_DEFAULTS``. As of vLLM
+    0.33 (``EngineArgs.get_batch_defaults`` in ``vllm/engine/arg_utils.py``).
 
     >>> default_flags(79.19 * GIB), default_flags(23.58 * GIB)
     ((1024, 8192), (256, 2048))
     """
-    if total_memory >= 160 * GIB:
-        return 1024, 16384
-    return (1024, 8192) if total_memory >= 70 * GIB else (256, 2048)
+    size = 0.0 if gpu and gpu.startswith(SMALL_DEFAULTS) else total_memory / GIB
+    return next(flags for smallest, flags in DEFAULT_FLAGS.items() if size >= smallest)
+
+
+def default_seqs(max_num_batched_tokens: int | None) -> int | None:
+    """The default max_num_seqs beside a default token budget; None where it is no default."""
+    pairs = DEFAULT_FLAGS.values()
+    return next((seqs for seqs, tokens in pairs if tokens == max_num_batched_tokens), None)

@@ -121,7 +121,7 @@ def stderr(value: UFloat) -> float | None:
 
 
 def with_error(value, digits: int = 0) -> str:
-    """``310.3 +- 0.2``: as many digits as the standard error leaves meaningful; ``?`` if unknown."""
+    """``310.3 +- 0.2``: the digits that the standard error leaves meaningful; ``?`` if unknown."""
     if value is None or not is_known(value):
         return "?"
     if value.s > 0:

@@ -1,8 +1,11 @@
-"""What the requests look like: input and output length."""
+"""What the requests look like: input and output length, and what one keeps of the pool."""
 
 import math
 from dataclasses import dataclass
 from numbers import Integral
+from typing import Protocol
+
+from uncertainties import UFloat
 
 from .units import InputError
 
@@ -30,6 +33,38 @@ class Workload:
     def blocks(self, block_size: int) -> int:
         """Whole KV blocks of one finished request: ceil(L / block_size)."""
         return -(-self.length // block_size)
+
+
+class RequestCost(Protocol):
+    """What a request keeps of the pool where that is not its length times the bytes of a token.
+
+    The pool is counted in blocks of ``block_bytes``; vLLM keeps ``reserved`` of them back.
+    """
+
+    @property
+    def block_bytes(self) -> float: ...
+
+    @property
+    def reserved(self) -> int: ...
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """The max_model_len of the launches that it stands on; () is any."""
+
+    @property
+    def source(self) -> str:
+        """config or launches."""
+
+    @property
+    def terms(self) -> dict[str, UFloat]:
+        """The bytes of each of its terms by name."""
+
+    @property
+    def in_words(self) -> list[tuple[UFloat, str]]:
+        """Each term with what it is for."""
+
+    def bytes_of(self, length: int, budget: int) -> UFloat | None:
+        """Bytes of one request of ``length`` tokens beside a budget of B; None if not known."""
 
 
 def largest(fits, most: float = math.inf, near: int = 0) -> int:

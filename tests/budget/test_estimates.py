@@ -12,6 +12,7 @@ from test_budget import LAUNCHES, judged, model, server
 from vllm_tuning.budget import estimates
 from vllm_tuning.budget.parameters import count_parameters
 from vllm_tuning.law import hidden_state_bytes
+from vllm_tuning.releases import has_larger_context, samples_by_triton
 from vllm_tuning.units import GIB
 
 ODD, EVEN = ([row for row in LAUNCHES if int(row["log"][1:]) % 2 == half] for half in (1, 0))
@@ -45,7 +46,7 @@ class Told:
             "several"
             if self.server.tensor_parallel_size > 1
             else "old"
-            if self.server.old
+            if not has_larger_context(self.server.vllm_version)
             else "one"
         )
 
@@ -79,9 +80,9 @@ def fitted(value, told):
 @pytest.mark.parametrize(
     "name, branch",
     [
-        ("K2_TRITON", lambda t: not t.server.old),
-        ("K2_SORT", lambda t: t.server.old and t.seqs >= 128),
-        ("K2_SORT_FEW", lambda t: t.server.old and t.seqs < 128),
+        ("K2_TRITON", lambda t: samples_by_triton(t.server.vllm_version)),
+        ("K2_SORT", lambda t: not samples_by_triton(t.server.vllm_version) and t.seqs >= 128),
+        ("K2_SORT_FEW", lambda t: not samples_by_triton(t.server.vllm_version) and t.seqs < 128),
     ],
 )
 def test_the_samplers_bytes(name, branch):

@@ -11,6 +11,7 @@ from conftest import ROOT
 
 from vllm_tuning import read_launches
 from vllm_tuning.cli import main
+from vllm_tuning.report.contract import launch_json
 
 SET = "llama-3-8b-2-layers"
 LENGTHS = ["--input-len", "1024", "--output-len", "256"]
@@ -235,7 +236,7 @@ def test_read_prints_a_table_json_or_a_csv_that_reads_back(tmp_path):
     launches = json.loads(run("read", *LOGS, "--json").stdout)
     assert len(launches) >= len(LOGS) and "kv_cache_gib" in launches[0]
     assert run("read", *LOGS, "-o", str(tmp_path / "launches.csv")).exit_code == 0
-    back = [launch.to_dict() for launch in read_launches(tmp_path)]
+    back = [launch_json(launch) for launch in read_launches(tmp_path)]
     assert back == json.loads(json.dumps(launches))
 
 

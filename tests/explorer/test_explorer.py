@@ -235,7 +235,9 @@ def test_the_ends_of_the_sliders_are_an_answer_or_a_sentence(play, lengths, util
 def test_without_a_front_end_the_same_pictures_and_flags_are_shown(play):
     bundle = play._repr_mimebundle_()
     assert (
-        bundle["text/plain"] == play.text == answer_summary(find_optimum(MODEL, Workload(1024, 256))).as_text()
+        bundle["text/plain"]
+        == play.text
+        == answer_summary(find_optimum(MODEL, Workload(1024, 256))).as_text()
     )
     assert base64.b64decode(bundle["image/png"]).startswith(b"\x89PNG")
     still = bundle["image/png"]

@@ -6,6 +6,7 @@ import pytest
 
 from vllm_tuning import Launch, Workload, find_optimum, fit_memory_model, model_of
 from vllm_tuning.explorer.utilization import at_utilization
+from vllm_tuning.report import recommend_yaml
 from vllm_tuning.units import GIB, InputError
 
 NAME = "llama-3-8b-2-layers"  # 10 GiB at 0.6, 8,192 bytes a token
@@ -41,7 +42,7 @@ def test_one_percent_of_the_card_is_0_79_gib_and_about_6500_tokens():
 
 def test_its_error_is_the_rounding_of_the_card_times_the_step():
     model = card()
-    moved = at_utilization(model, 0.93).model_headroom - model.model_headroom
+    moved = at_utilization(model, 0.93).pool_at_zero_tokens - model.pool_at_zero_tokens
     assert moved.s == pytest.approx(0.005 * GIB / math.sqrt(3) * 0.01, rel=1e-6)
 
 
@@ -63,7 +64,7 @@ def test_it_says_that_it_is_derived_and_what_was_launched():
     assert "0.95 instead of 0.92" in notice.text
     assert (
         "gpu-memory-utilization: 0.95"
-        in find_optimum(at_utilization(card(), 0.95), Workload(1024, 256)).to_yaml()
+        in recommend_yaml(find_optimum(at_utilization(card(), 0.95), Workload(1024, 256)))
     )
 
 

@@ -8,11 +8,11 @@ import pytest
 from conftest import ROOT, rows_of
 from matplotlib.figure import Figure
 
+from vllm_tuning.answer import find_optimum
 from vllm_tuning.answer.models import model_of
 from vllm_tuning.explorer.utilization import at_utilization
 from vllm_tuning.figures import lesson
 from vllm_tuning.law import peak_activation
-from vllm_tuning.optimum import find_optimum
 from vllm_tuning.pool import Pool
 from vllm_tuning.reading.tables import DATA, read_launches
 from vllm_tuning.units import GIB, InputError

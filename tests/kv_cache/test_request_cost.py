@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 from click.testing import CliRunner
 
+from vllm_tuning.answer import find_optimum, fit_memory_model
 from vllm_tuning.cli import main
 from vllm_tuning.kv_cache.layout import Shape, read_shape
 from vllm_tuning.kv_cache.request_cost import fit_request_cost, is_hybrid
 from vllm_tuning.launch import Launch
-from vllm_tuning.memory_model import fit_memory_model
-from vllm_tuning.optimum import find_optimum
 from vllm_tuning.reading.tables import parse_launches
+from vllm_tuning.report.contract import recommend_json
 from vllm_tuning.units import GIB
 from vllm_tuning.workload import Workload
 
@@ -63,52 +63,48 @@ def test_a_real_pair_of_logs_tells_whole_kibibytes_a_token():
     assert fit_request_cost(pair) is None  # windows would not show: one mnbt at each length
     same = replace(pair[0], max_num_batched_tokens=2048)  # as if mnbt made no difference there
     cost = fit_request_cost([*pair, same])
-    per_token = cost.laws[0]["per_token"]
-    assert per_token.n == pytest.approx(36 * 1024, rel=5e-4)
-    assert abs(per_token.n - 36 * 1024) < 3 * per_token.s
-    ((by_hand, more),) = cost.forms(65536)[0]
-    assert by_hand.n == pytest.approx(35.2 / (950420 / 65536) * GIB, rel=1e-4) and more.n == 0
+    assert cost.per_token.n == pytest.approx(36 * 1024, rel=5e-4)
+    assert abs(cost.per_token.n - 36 * 1024) < 3 * cost.per_token.s
+    by_hand = 35.2 / (950420 / 65536) * GIB
+    assert cost.bytes_of(65536, 8192).n == pytest.approx(by_hand, rel=1e-4)
 
 
-def test_the_terms_of_windows_against_the_rule():
-    page = PAGE * FULL / BLOCK  # bytes of a token in one group
-    for more in ((16, 8192, 131072), (16, 8192, 5120)):  # its windows full, and never full
-        cost = fit_request_cost(launches(*FOUR, more))
-        assert cost.laws[0]["per_token"].n == pytest.approx(page, rel=5e-3)
-        assert cost.laws[0]["per_windowed_token"].n == pytest.approx(
-            SLIDING / FULL * page, rel=0.01
-        )
-        for length, budget in (
-            (65536, 2048),
-            (131072, 8192),
-            (100000, 16384),
-            (5120, 512),
-            (5120, 8192),
-            (2000, 300),
-        ):
-            predicted = min((fixed + budget * slope).n for fixed, slope in cost.forms(length)[0])
-            assert predicted == pytest.approx(blocks_of(length, budget) * PAGE * FULL, rel=0.01)
+def test_windows_that_show_make_no_line_and_the_config_is_asked_for():
+    """Beside a larger budget a window keeps more, so no a + b*L holds."""
+    for rows in (FOUR, [*FOUR, (16, 8192, 131072)], [*FOUR, (16, 8192, 5120)]):
+        assert fit_request_cost(launches(*rows)) is None
+    answer = find_optimum(fit_memory_model(launches(*FOUR)), Workload(1000, 280))
+    assert answer.recommended is None and "--config config.json" in answer.reason
 
 
-def test_recurrent_layers_cost_the_same_whatever_the_length_and_the_budget():
+def recurrent(*rows):
     """40 of 50 layers keep one page each, by vLLM's rule: 4 groups of one block beside the full one."""
-    rows = []
-    for seqs, budget, length in (*FOUR, (16, 8192, 8192)):
+    found = []
+    for seqs, budget, length in rows:
         kv = 60 * GIB - max(150e3 * budget, 3e6 * seqs)
         held = kv // (PAGE * FULL) / (math.ceil(length / BLOCK) + 4)
-        rows.append(
+        found.append(
             Launch(
                 max_num_seqs=seqs,
                 max_num_batched_tokens=budget,
                 max_model_len=length,
                 kv_cache=round(kv / GIB, 2) * GIB,
                 max_concurrency=round(held, 2),
+                hybrid=True,
             )
         )
-    cost = fit_request_cost(rows)
-    assert set(cost.laws[0]) == {"fixed", "per_token"}
-    ((predicted, _),) = cost.forms(20000)[0]
-    assert predicted.n == pytest.approx((1250 + 4) * PAGE * FULL, rel=2e-3)
+    return found
+
+
+def holds_recurrent(seqs, budget, length):
+    kv = 60 * GIB - max(150e3 * budget, 3e6 * seqs)
+    return seqs * (math.ceil(length / BLOCK) + 4) <= kv // (PAGE * FULL) - 1
+
+
+def test_recurrent_layers_cost_the_same_whatever_the_length_and_the_budget():
+    cost = fit_request_cost(recurrent(*FOUR, (16, 8192, 8192)))
+    assert set(cost.terms) == {"fixed", "per_token"}
+    assert cost.bytes_of(20000, 512).n == pytest.approx((1250 + 4) * PAGE * FULL, rel=2e-3)
 
 
 @pytest.mark.parametrize(
@@ -116,33 +112,25 @@ def test_recurrent_layers_cost_the_same_whatever_the_length_and_the_budget():
     [(131072, 66000), (131072, 90000), (131072, 120000), (5120, 5120), (5120, 3000), (5120, 20000)],
 )
 def test_the_recommendation_fits_by_vllms_own_rule_and_few_more_do_not(other, length):
-    model = fit_memory_model(launches(*FOUR, (16, 8192, other)), Shape(8192, None, True))
+    model = fit_memory_model(recurrent(*FOUR, (16, 8192, other)), Shape(8192, None, True))
     best = find_optimum(model, Workload(length // 2, length - length // 2)).recommended
-    assert holds(best.max_num_seqs, best.max_num_batched_tokens, length)
-    assert not holds(best.max_num_seqs * 1.03 + 2, best.max_num_batched_tokens, length)
+    assert holds_recurrent(best.max_num_seqs, best.max_num_batched_tokens, length)
+    assert not holds_recurrent(best.max_num_seqs * 1.03 + 2, best.max_num_batched_tokens, length)
     assert best.kv_cache_tokens is None and best.concurrency >= best.max_num_seqs
 
 
-@pytest.mark.parametrize("length", [500, 1500, 5000, 30000])
-def test_short_requests_are_priced_by_the_law_of_windows(length):
-    model = fit_memory_model(launches(*FOUR, (16, 8192, 131072)), Shape(8192, None, True))
-    best = find_optimum(model, Workload(length // 2, length // 2)).recommended
-    assert holds(best.max_num_seqs, best.max_num_batched_tokens, length)
-    assert not holds(best.max_num_seqs * 1.06 + 2, best.max_num_batched_tokens, length)
-
-
 def test_one_length_answers_for_requests_near_it_only():
-    model = fit_memory_model(launches(*FOUR))
-    same = find_optimum(model, Workload(60000, 5536))
-    assert holds(same.recommended.max_num_seqs, same.recommended.max_num_batched_tokens, 65536)
+    model = fit_memory_model(recurrent(*FOUR))
+    for work in (Workload(60000, 5536), Workload(30000, 30000)):
+        best = find_optimum(model, work).recommended
+        assert holds_recurrent(best.max_num_seqs, best.max_num_batched_tokens, work.length)
     near = find_optimum(model, Workload(30000, 30000))
-    assert holds(near.recommended.max_num_seqs, near.recommended.max_num_batched_tokens, 60000)
     assert "request_cost_is_a_limit" in {notice.name for notice in near.notices}
     for far in (Workload(1000, 280), Workload(60000, 10000)):
         optimum = find_optimum(model, far)
         assert optimum.recommended is None
         assert f"--max-model-len {far.length}" in optimum.reason
-    assert optimum.method.reason and optimum.to_dict()["method"] is None
+    assert optimum.method.reason and recommend_json(optimum)["method"] is None
 
 
 def test_without_a_concurrency_the_reason_says_what_is_missing():
@@ -152,7 +140,7 @@ def test_without_a_concurrency_the_reason_says_what_is_missing():
             max_num_batched_tokens=b,
             max_model_len=65536,
             kv_cache=kv * GIB,
-            warnings=("hybrid_kv",),
+            hybrid=True,
         )
         for s, b, kv in ((256, 2048, 59.0), (1024, 2048, 57.0), (16, 8192, 58.5), (16, 16384, 57.3))
     ]
@@ -214,11 +202,10 @@ def test_with_a_config_four_launches_tell_any_length(length, tmp_path):
     assert not holds(best.max_num_seqs * 1.02 + 2, best.max_num_batched_tokens, length)
 
 
-def test_the_configured_cost_is_never_below_the_rule(tmp_path):
-    (forms,) = fit_memory_model(launches(*FOUR), shape(tmp_path)).request_cost.forms(5120)
+def test_the_configured_cost_is_the_rule_to_the_block(tmp_path):
+    cost = fit_memory_model(launches(*FOUR), shape(tmp_path)).request_cost
     for budget in (16, 700, 2048, 5000, 20000):
-        cost = min((fixed + budget * more).n for fixed, more in forms)
-        assert 0 <= cost / (PAGE * FULL) - blocks_of(5120, budget) <= SLIDING / FULL + 1e-9
+        assert cost.bytes_of(5120, budget).n == blocks_of(5120, budget) * PAGE * FULL
 
 
 def test_a_config_needs_no_concurrency_in_the_launches(tmp_path):
@@ -231,12 +218,16 @@ def test_a_config_needs_no_concurrency_in_the_launches(tmp_path):
     assert not holds(best.max_num_seqs * 1.02 + 2, best.max_num_batched_tokens, 5000)
 
 
-def test_launches_that_contradict_the_config_are_told_and_the_dearer_counts(tmp_path):
+def test_launches_that_contradict_the_config_are_named_and_the_larger_cost_counts(tmp_path):
     """A config of 54 layers prices a request too low: at the launched length the launches count."""
-    cheap = fit_memory_model(launches(*FOUR), shape(tmp_path, num_hidden_layers=54))
-    assert "config_disagrees" in {notice.name for notice in cheap.notices}
-    best = find_optimum(cheap, Workload(60000, 5536)).recommended
-    assert holds(best.max_num_seqs, best.max_num_batched_tokens, 65536)
+    small = shape(tmp_path, num_hidden_layers=54)
+    answer = find_optimum(fit_memory_model(launches(*FOUR), small), Workload(60000, 5536))
+    assert "config_disagrees" in {notice.name for notice in answer.notices}
+    assert answer.recommended is None  # windows show, so the launches give no cost either
+    model = fit_memory_model(recurrent(*FOUR), shape(tmp_path, num_hidden_layers=6))
+    assert "config_disagrees" in {notice.name for notice in model.notices}
+    best = find_optimum(model, Workload(60000, 5536)).recommended
+    assert holds_recurrent(best.max_num_seqs, best.max_num_batched_tokens, 65536)
 
 
 def test_recurrent_layers_by_the_config(tmp_path):
@@ -259,7 +250,7 @@ def test_recurrent_layers_by_the_config(tmp_path):
             max_num_batched_tokens=b,
             max_model_len=65536,
             kv_cache=round(60 - max(150e3 * b, 3e6 * s) / GIB, 2) * GIB,
-            warnings=("hybrid_kv",),
+            hybrid=True,
         )
         for s, b, _ in FOUR
     ]

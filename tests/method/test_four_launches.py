@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import sympy
 
-from vllm_tuning.law import refined_point, seed_point, seed_point_of_four
-from vllm_tuning.memory_model import fit_memory_model
-from vllm_tuning.optimum import find_optimum
+from vllm_tuning.answer import find_optimum, fit_memory_model
+from vllm_tuning.law import four_launch_point, four_launch_point_expanded, refined_point
 from vllm_tuning.reading.tables import parse_launches
+from vllm_tuning.report.contract import recommend_json
 from vllm_tuning.units import GIB
 from vllm_tuning.workload import Workload
 
@@ -28,7 +28,7 @@ def random_parameters(n=10_000):
 
 def test_refined_without_intercepts_is_the_seed_and_both_solve_the_balances():
     p = random_parameters()
-    seqs, tokens = seed_point(p["a"], p["kappa"], p["k1"], p["k2"], p["length"])
+    seqs, tokens = four_launch_point(p["a"], p["kappa"], p["k1"], p["k2"], p["length"])
     refined = refined_point(p["a"], p["a"], p["kappa"] * p["length"], p["k1"], p["k2"], 0.0)
     np.testing.assert_allclose(refined, (seqs, tokens), rtol=1e-12)
     np.testing.assert_allclose(p["k1"] * tokens, p["k2"] * seqs, rtol=1e-9)
@@ -61,24 +61,11 @@ def test_symbolically():
     assert sympy.simplify(k1 * tokens + a1 - k2 * seqs - k * tokens - a2) == 0
     assert sympy.simplify(a - a1 - k1 * tokens - length * kappa * seqs) == 0
     plain, k1 = {a1: 0, a2: 0, k: 0}, above_k
-    for refined, seed in zip((seqs, tokens), seed_point(a, kappa, k1, k2, length)):
+    for refined, seed in zip((seqs, tokens), four_launch_point(a, kappa, k1, k2, length)):
         assert sympy.simplify(sympy.sympify(refined).subs(plain) - seed) == 0
-    seed_seqs, seed_tokens = seed_point(a, kappa, k1, k2, length)
+    seed_seqs, seed_tokens = four_launch_point(a, kappa, k1, k2, length)
     assert sympy.simplify(seed_seqs - a / (length * kappa + k2)) == 0
     assert sympy.simplify(seed_tokens - seed_seqs * k2 / k1) == 0
-
-
-def test_a_cost_that_grows_with_the_budget_solves_its_balances_too():
-    p = random_parameters()
-    k, c = p["k1"] * DRAW.uniform(0, 0.9, 10_000), DRAW.uniform(0, 1e6, 10_000)
-    request = p["kappa"] * p["length"]
-    seqs, tokens = refined_point(p["a"], p["a"] + 1e6, request, p["k1"], p["k2"], k, c)
-    np.testing.assert_allclose(
-        p["a"] - p["k1"] * tokens, (request + c * tokens) * seqs, rtol=1e-6, atol=1e-6 * 1e11
-    )
-    np.testing.assert_allclose(
-        p["k1"] * tokens, p["k2"] * seqs + k * tokens - 1e6, rtol=1e-6, atol=1e3
-    )
 
 
 def test_the_expanded_expression_equals_the_steps():
@@ -107,8 +94,8 @@ def test_the_expanded_expression_equals_the_steps():
         k1 = (f["p4"] - f["p3"]) / (f["mnbt2"] - f["mnbt1"])
         k2 = (f["p2"] - f["p1"]) / (f["mns2"] - f["mns1"])
         a = f["total_memory"] * f["utilization"] - f["m1"] - f["n1"]
-        steps = seed_point(a, f["kv1"] / f["kvs1"], k1, k2, f["length"])
-        assert seed_point_of_four(**figures) == pytest.approx(steps, rel=1e-12)
+        steps = four_launch_point(a, f["kv1"] / f["kvs1"], k1, k2, f["length"])
+        assert four_launch_point_expanded(**figures) == pytest.approx(steps, rel=1e-12)
 
 
 FOUR = """max_num_seqs,max_num_batched_tokens,total_memory_gib,gpu_memory_utilization,\
@@ -125,13 +112,13 @@ def test_four_launches_by_hand():
     optimum = find_optimum(fit_memory_model(parse_launches(FOUR)), Workload(1024, 1024))
     k1, k2 = 2.1 * GIB / 14336, 1.5 * GIB / 384
     kappa = 55.5 * GIB / 454656
-    seed = optimum.to_dict()["method"]
+    seed = recommend_json(optimum)["method"]
     assert seed["k1"] == pytest.approx(k1) and seed["k2"] == pytest.approx(k2)
     assert seed["a"] == pytest.approx(56 * GIB)
     assert seed["kv_bytes_per_token"] == pytest.approx(kappa)
     assert seed["max_num_seqs"] == pytest.approx(56 * GIB / (2048 * kappa + k2))
     assert seed["max_num_batched_tokens"] == pytest.approx(seed["max_num_seqs"] * k2 / k1)
-    expanded = seed_point_of_four(
+    expanded = four_launch_point_expanded(
         80 * GIB,
         0.9,
         15 * GIB,
@@ -163,9 +150,11 @@ def test_standard_error_of_a_slope_by_hand():
 def test_the_order_of_the_rows_does_not_matter():
     header, *rows = FOUR.splitlines()
     answers = [
-        find_optimum(
-            fit_memory_model(parse_launches("\n".join([header, *order]))), Workload(512, 512)
-        ).to_dict()["method"]
+        recommend_json(
+            find_optimum(
+                fit_memory_model(parse_launches("\n".join([header, *order]))), Workload(512, 512)
+            )
+        )["method"]
         for order in (rows, rows[::-1])
     ]
     for name in ("max_num_seqs", "max_num_batched_tokens", "k1", "k2", "a"):
@@ -186,5 +175,7 @@ def test_no_answer_has_its_reason(drop, reason):
     rows = [row.split(",") for row in FOUR.splitlines()]
     keep = [i for i, name in enumerate(rows[0]) if name not in drop.split(",")]
     text = "\n".join(",".join(row[i] for i in keep) for row in rows)
-    answer = find_optimum(fit_memory_model(parse_launches(text)), Workload(1024, 1024)).to_dict()
+    answer = recommend_json(
+        find_optimum(fit_memory_model(parse_launches(text)), Workload(1024, 1024))
+    )
     assert answer["method"] is None and reason in answer["method_reason"]

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 
+from vllm_tuning.answer import fit_memory_model
 from vllm_tuning.answer.models import model_of
 from vllm_tuning.kv_cache.layout import Shape
 from vllm_tuning.launch import Launch
-from vllm_tuning.memory_model import fit_memory_model
 from vllm_tuning.reading.tables import parse_launches, read_launches
+from vllm_tuning.report.contract import fit_json
 from vllm_tuning.units import GIB, InputError
 
 K1, K2, K = (
@@ -190,7 +191,7 @@ def test_launches_without_flags_or_figures_are_left_out_and_named():
 def test_nothing_to_fit_is_an_answer_with_reasons():
     model = fit_memory_model(rows("16,512,"))
     assert model.route is None and "peak_activation_gib" in model.reasons["k1"]
-    assert model.to_dict()["k1"] is None
+    assert fit_json(model)["k1"] is None
 
 
 def test_k_is_fitted_where_identified_else_from_the_config_else_0():

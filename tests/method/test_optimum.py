@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from scipy.stats import norm, t
 
+from vllm_tuning.answer import find_optimum, fit_memory_model
 from vllm_tuning.answer.models import model_of
 from vllm_tuning.kv_cache.layout import Shape
 from vllm_tuning.launch import Launch
-from vllm_tuning.memory_model import fit_memory_model
-from vllm_tuning.optimum import find_optimum
 from vllm_tuning.pool import CONFIDENCE, one_sided_quantile
 from vllm_tuning.reading.tables import parse_launches
+from vllm_tuning.report.contract import recommend_json, recommend_yaml
 from vllm_tuning.units import GIB, NORMAL_95, InputError
 from vllm_tuning.workload import Workload
 
@@ -198,11 +198,11 @@ def test_warnings_of_scope_and_range():
 def test_a_pool_too_small_for_one_request():
     optimum = find_optimum(model_of(["llama-3-8b-2-layers"]), Workload(400_000, 400_000))
     assert optimum.recommended is None and "negative_pool" in names(optimum)
-    assert "not one request of 800,000 tokens" in optimum.to_dict()["recommended_reason"]
+    assert "not one request of 800,000 tokens" in optimum.reason
 
 
 def test_what_is_not_known_is_null_with_a_reason():
-    answer = find_optimum(model_of(["qwen3.5-4b-a30"]), Workload(1024, 256)).to_dict()
+    answer = recommend_json(find_optimum(model_of(["qwen3.5-4b-a30"]), Workload(1024, 256)))
     assert answer["recommended"] is None and answer["recommended_reason"].startswith("K2 ")
     assert answer["refined"]["k2"] is None and answer["refined"]["max_num_seqs"] is None
     assert answer["refined"]["k1"] == pytest.approx(111_280, abs=250)
@@ -216,15 +216,19 @@ def test_peaks_without_a_pool_give_no_answer():
 
 def test_yaml_for_vllm_serve():
     optimum = find_optimum(model_of(["llama-3-8b-2-layers"]), Workload(1024, 256))
-    lines = dict(line.split(": ") for line in optimum.to_yaml().splitlines() if line[0] != "#")
+    lines = dict(
+        line.split(": ") for line in recommend_yaml(optimum).splitlines() if line[0] != "#"
+    )
     assert lines == {
         "max-num-seqs": str(optimum.recommended.max_num_seqs),
         "max-num-batched-tokens": str(optimum.recommended.max_num_batched_tokens),
         "gpu-memory-utilization": "0.6",
         "max-model-len": "2048",
     }
-    assert find_optimum(model_of(["qwen3.5-4b-a30"]), Workload(8, 8)).to_yaml().startswith("# no ")
-    long = find_optimum(model_of(["llama-3-8b-2-layers"]), Workload(1024, 2048)).to_yaml()
+    assert recommend_yaml(find_optimum(model_of(["qwen3.5-4b-a30"]), Workload(8, 8))).startswith(
+        "# no "
+    )
+    long = recommend_yaml(find_optimum(model_of(["llama-3-8b-2-layers"]), Workload(1024, 2048)))
     assert long.startswith("# beyond_max_model_len: ")
 
 

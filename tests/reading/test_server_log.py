@@ -15,6 +15,7 @@ from vllm_tuning.reading.log import read_log
 from vllm_tuning.reading.log_formats import FORMATS
 from vllm_tuning.reading.log_messages import readings
 from vllm_tuning.reading.tables import parse_launches, write_launches
+from vllm_tuning.report.contract import launch_json
 from vllm_tuning.units import GIB, InputError
 
 EXPLANATIONS = ABOUT_A_FIGURE | ABOUT_THE_ANSWER
@@ -31,7 +32,7 @@ def read(text, name="x.log"):
 
 
 def figures(launch):
-    return {name: value for name, value in launch.to_dict().items() if name != "source"}
+    return {name: value for name, value in launch_json(launch).items() if name != "source"}
 
 
 # ---------------------------------------------------------------- the fixtures
@@ -608,7 +609,7 @@ WRONG = {
 
 def compared(launch, expected):
     """Names, expected and read values that differ: floats by their printed digits."""
-    found = launch.to_dict()
+    found = launch_json(launch)
     for key, name in NAMES.items():
         value = expected.get(key)
         if value is None or key in expected.get("known_but_not_printed", ()):

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 import pytest
 from uncertainties import ufloat
 
-from vllm_tuning.launch import Notice
+from vllm_tuning.diagnosis import Notice
 from vllm_tuning.report.summary import Cell, Flags, Paragraph, Summary, Table, warnings
 
 BAD = "<b>&\x1b[2J\x07\u202eevil\ud800\n" + "long " * 60

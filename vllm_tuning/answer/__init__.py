@@ -1,5 +1,14 @@
-"""From named sources to one answer."""
+"""From named sources to one answer: read, check, fit, solve, diagnose."""
 
+from .answer import Answer, Fit, find_optimum, fit_memory_model
 from .models import by_model, config_beside, model_of
 
-__all__ = ["by_model", "config_beside", "model_of"]
+__all__ = [
+    "Answer",
+    "Fit",
+    "by_model",
+    "config_beside",
+    "find_optimum",
+    "fit_memory_model",
+    "model_of",
+]

@@ -1,15 +1,15 @@
-"""From named sources to a memory model: read, check, fit."""
+"""Named sources: which are one model's, where their config.json lies, and their fit."""
 
 import os
 from pathlib import Path
 
 from ..kv_cache import read_shape
 from ..launch import first_known
-from ..memory_model import MemoryModel, fit_memory_model
 from ..reading import is_log, locate, read_source
+from .answer import Fit, fit_memory_model
 
 
-def model_of(sources, config=None) -> MemoryModel:
+def model_of(sources, config=None) -> Fit:
     """Read launches (launches.csv or logs, all one fit) and config.json, and fit them.
 
     config: a config.json; by default the one beside the first source or its folder ``logs``, if
@@ -37,7 +37,7 @@ def model_of(sources, config=None) -> MemoryModel:
 
 
 def config_beside(source) -> Path | None:
-    """The config.json beside a source of launches or beside its folder ``logs``, None if none is."""
+    """The config.json beside a source of launches or its folder ``logs``; None if there is none."""
     folder = (Path(source) if str(source) == "-" else locate(source)).parent
     folders = [folder, *([folder.parent] if folder.name == "logs" else [])]
     return next((path for each in folders if os.path.lexists(path := each / "config.json")), None)

@@ -7,18 +7,15 @@ from pathlib import Path
 
 from ..kv_cache import LARGEST_FIGURE, CacheLayout, ModelConfig, cache_layout, read_config
 from ..launch import Launch
-from ..releases import default_flags, release
+from ..releases import default_flags, default_utilization, release
 from ..units import GIB, InputError
 from ..workload import Workload, at_percentile, largest
 from .admission import MARGIN, Risk, RunningRequest, seqs_by_length, seqs_for_risk
 from .estimates import Server
-from .gpus import GPUS, SMALL_DEFAULTS, gpu_named
+from .gpus import GPUS, gpu_named
 from .memory_budget import Budget, Part, indexed_weights, memory_budget
 
 RISK = 0.01  # of preemption at a moment, where lengths are known
-
-
-SMALLEST_BUDGET = 2048  # tokens of a step, vLLM's default on a small GPU
 
 
 @dataclass(frozen=True)
@@ -190,11 +187,7 @@ def capacity(
             f"{max_num_seqs:,}; vLLM refuses that"
         )
     total = gpu_memory or (card and GPUS[card].total_memory) or given.total_memory
-    seqs, tokens = (
-        default_flags(total)
-        if total and not (card and card.startswith(SMALL_DEFAULTS))
-        else (256, SMALLEST_BUDGET)
-    )
+    seqs, tokens = default_flags(total or 0.0, card)
     tokens = (
         max_num_batched_tokens or given.max_num_batched_tokens or max(tokens, max_num_seqs or 0)
     )
@@ -216,11 +209,7 @@ def capacity(
         )
         for each in (dtype, "fp8")
     )
-    utilization = (
-        utilization
-        or given.gpu_memory_utilization
-        or (0.9 if () < release(version) <= (0, 20, 1) else 0.92)
-    )
+    utilization = utilization or given.gpu_memory_utilization or default_utilization(version)
     printed = _unmoved(
         given,
         weights,

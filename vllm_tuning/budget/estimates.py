@@ -11,7 +11,13 @@ from dataclasses import dataclass
 
 from ..kv_cache import ModelConfig
 from ..law import hidden_state_bytes, peak_activation
-from ..releases import release
+from ..releases import (
+    charges_graph_estimate,
+    has_larger_context,
+    has_other_samplers,
+    keeps_expert_workspace,
+    samples_by_triton,
+)
 from ..units import GIB
 from .quantized import quantization, weight_bytes
 
@@ -79,11 +85,6 @@ class Server:
         """TM*U: what vLLM allows itself."""
         return self.total_memory * self.gpu_memory_utilization
 
-    @property
-    def old(self) -> bool:
-        """Of a release before 0.17."""
-        return () < release(self.vllm_version) < (0, 17)
-
 
 def weights(config: ModelConfig, server: Server) -> Estimate:
     """M: parameters x bytes, and a vision tower where there is one that the figures leave out."""
@@ -98,9 +99,8 @@ def weights(config: ModelConfig, server: Server) -> Estimate:
 
 def non_torch(server: Server) -> Estimate:
     """N: CUDA context, NCCL."""
-    size, spread = NON_TORCH[
-        "several" if server.tensor_parallel_size > 1 else "old" if server.old else "one"
-    ]
+    alone = "old" if has_larger_context(server.vllm_version) is False else "one"
+    size, spread = NON_TORCH["several" if server.tensor_parallel_size > 1 else alone]
     return Estimate(size * GIB, spread * GIB)
 
 
@@ -122,7 +122,7 @@ def activation(config: ModelConfig, server: Server) -> Estimate:
     peak = float(
         peak_activation(server.max_num_batched_tokens, server.max_num_seqs, k1, 0.0, k2, 0.0, k)
     )
-    newer = release(server.vllm_version) >= (0, 20) or not release(server.vllm_version)
+    newer = has_other_samplers(server.vllm_version) is not False
     return Estimate(peak, (NEW_PEAK_SPREAD if newer else PEAK_SPREAD) * peak)
 
 
@@ -139,7 +139,7 @@ def widest(config: ModelConfig) -> int:
 
 def sampler_bytes(server: Server) -> float:
     """Bytes of the sampler for each request and entry of the vocabulary."""
-    if not server.old:
+    if samples_by_triton(server.vllm_version) is not False:
         return K2_TRITON
     return K2_SORT if server.max_num_seqs >= 128 else K2_SORT_FEW
 
@@ -157,7 +157,8 @@ def expert_workspace(config: ModelConfig, server: Server) -> float:
     comes out of the first projection, and what goes into the second. From 0.17 on; those of
     gpt-oss, in MXFP4, keep none."""
     chosen = chosen_experts(config)
-    if not chosen or server.old or config.family == "gpt_oss":
+    kept = keeps_expert_workspace(server.vllm_version) is not False
+    if not chosen or not kept or config.family == "gpt_oss":
         return 0.0
     inner = config.optional("moe_intermediate_size") or config.count("intermediate_size")
     inner //= server.tensor_parallel_size
@@ -167,6 +168,6 @@ def expert_workspace(config: ModelConfig, server: Server) -> float:
 
 def cuda_graphs(server: Server) -> Estimate:
     """G where the release charges it to the pool: from 0.20.2 on, and where it is unknown."""
-    charged = not () < release(server.vllm_version) < (0, 20, 2)
+    charged = charges_graph_estimate(server.vllm_version) is not False
     size, spread = GRAPHS if charged else (0.0, 0.0)
     return Estimate(size * GIB, spread * GIB)

@@ -41,9 +41,6 @@ GPUS = {  # memory: the log that printed it; rates: nvidia.com, amd.com, halved 
 }
 
 
-SMALL_DEFAULTS = ("A100", "GB10")  # vLLM takes 256 / 2048 there, whatever the size
-
-
 def gpu_named(name: str, figure: str) -> str:
     """The name in GPUS, of those whose ``figure`` is known; by the words that only it begins with.
 

@@ -56,4 +56,4 @@ def budget(config, gpu, input_len, output_len, lengths, launches, as_json, **fla
         **flags,
         launch=launch_to_measure(launches) if launches else None,
     )
-    click.echo(dump(answer) if as_json else capacity_summary(answer).as_text(click.style))
+    click.echo(dump(answer.to_dict()) if as_json else capacity_summary(answer).as_text(click.style))

@@ -24,7 +24,7 @@ def read(logs, output, as_json):
     """Launches out of vLLM server logs of any release (plain, .gz, - for stdin)."""
     from ..diagnosis import ABOUT_A_FIGURE, ABOUT_THE_ANSWER, notices
     from ..reading import read_log, write_launches
-    from ..report import launches_summary
+    from ..report import launch_json, launches_summary
 
     launches, bad = [], []
     for log in logs:
@@ -35,7 +35,9 @@ def read(logs, output, as_json):
     if output and launches:
         write_launches(launches, output)
     if as_json and (launches or not bad):
-        click.echo(json.dumps([launch.to_dict() for launch in launches], indent=2, allow_nan=False))
+        click.echo(
+            json.dumps([launch_json(launch) for launch in launches], indent=2, allow_nan=False)
+        )
     elif launches and not output and not as_json:
         said = notices(launches, ABOUT_A_FIGURE | ABOUT_THE_ANSWER)
         click.echo(launches_summary(launches, said).as_text(click.style))
@@ -52,10 +54,10 @@ def read(logs, output, as_json):
 def fit(launches, config, as_json):
     """The memory model of the launches: K1, a1, K2, a2, k with standard errors."""
     from ..answer import model_of
-    from ..report import fit_summary
+    from ..report import fit_json, fit_summary
 
     model = model_of(launches, config)
-    click.echo(dump(model) if as_json else fit_summary(model).as_text(click.style))
+    click.echo(dump(fit_json(model)) if as_json else fit_summary(model).as_text(click.style))
 
 
 @click.command()
@@ -80,9 +82,8 @@ def fit(launches, config, as_json):
 )
 def recommend(launches, input_len, output_len, config, as_json, as_yaml, sweep, chunked_prefill):
     """The flags for requests of a given length, with the pool to expect."""
-    from ..answer import model_of
-    from ..optimum import find_optimum
-    from ..report import answer_summary
+    from ..answer import find_optimum, model_of
+    from ..report import answer_summary, recommend_json, recommend_yaml
     from ..workload import Workload
 
     if as_json and as_yaml:
@@ -91,9 +92,13 @@ def recommend(launches, input_len, output_len, config, as_json, as_yaml, sweep, 
         model_of(launches, config), Workload(input_len, output_len), chunked_prefill
     )
     if as_yaml:
-        click.echo(optimum.to_yaml(), nl=False)
+        click.echo(recommend_yaml(optimum), nl=False)
     else:
-        click.echo(dump(optimum) if as_json else answer_summary(optimum).as_text(click.style))
+        click.echo(
+            dump(recommend_json(optimum))
+            if as_json
+            else answer_summary(optimum).as_text(click.style)
+        )
     if sweep:
         from ..load import write_sweep
 

@@ -73,8 +73,7 @@ def plan(sources, input_len, output_len, chunked_prefill, as_json, **flags):
             raise click.UsageError(
                 f"LAUNCHES tell it themselves: leave out --{told[0].replace('_', '-')}"
             )
-        from ..answer import model_of
-        from ..optimum import find_optimum
+        from ..answer import find_optimum, model_of
 
         model = model_of(launches, config)
         longest = flags["max_model_len"] or max(
@@ -179,7 +178,7 @@ def measure(
     --port. Stopped in whatever way, the same command goes on where it was.
     """
     from ..measure import check_command, interruptible, measured
-    from ..report import measured_text
+    from ..report import measured_json, measured_text
 
     command, workload = list(command), _workload(input_len, output_len)
     if verify and workload is None:
@@ -197,7 +196,7 @@ def measure(
                 f"from what is in {output}"
             ) from None
     click.echo(
-        json.dumps(found.to_dict(), indent=2, allow_nan=False)
+        json.dumps(measured_json(found), indent=2, allow_nan=False)
         if as_json
         else measured_text(found, click.style)
     )

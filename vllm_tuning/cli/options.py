@@ -133,7 +133,7 @@ def on_a_terminal() -> bool:
 
 
 def dump(record) -> str:
-    return json.dumps(record.to_dict(), indent=2, allow_nan=False)
+    return json.dumps(record, indent=2, allow_nan=False)
 
 
 def complain(problem: str) -> None:

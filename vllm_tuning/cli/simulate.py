@@ -256,7 +256,7 @@ def _server(model, shapes, num_gpu_blocks, **options):
         raise click.UsageError("give either --num-gpu-blocks or LAUNCHES")
     longest = {"max_model_len": max(shape.length for shape in shapes)}
     if model:
-        from ..optimum import find_optimum
+        from ..answer import find_optimum
         from ..scheduler import server_at
         from ..workload import at_percentile
 

@@ -1,17 +1,19 @@
-"""Sentences: what contradicts what, what is not known and which launch would tell."""
+"""Sentences: what contradicts what, what is not known and which launch would identify it."""
 
-from .contradictions import check_launches, kv_per_token_intervals, refuse_falling_peaks
-from .explanations import ABOUT_A_FIGURE, ABOUT_THE_ANSWER, notices
+from .contradictions import check_launches, refuse_falling_peaks
+from .explanations import ABOUT_A_FIGURE, ABOUT_THE_ANSWER, Notice, notices
 from .missing import (
     GROUP_1,
     GROUP_2,
     NextLaunch,
     missing_reasons,
     next_launches,
-    poor_fit,
-    repeats_differ,
-    within_rounding,
+    no_estimate,
+    no_recommendation,
+    not_used,
+    tokens_alone,
 )
+from .scope import about_the_answer, about_the_model
 
 __all__ = [
     "ABOUT_A_FIGURE",
@@ -19,13 +21,16 @@ __all__ = [
     "GROUP_1",
     "GROUP_2",
     "NextLaunch",
+    "Notice",
+    "about_the_answer",
+    "about_the_model",
     "check_launches",
-    "kv_per_token_intervals",
     "missing_reasons",
     "next_launches",
+    "no_estimate",
+    "no_recommendation",
+    "not_used",
     "notices",
-    "poor_fit",
     "refuse_falling_peaks",
-    "repeats_differ",
-    "within_rounding",
+    "tokens_alone",
 ]

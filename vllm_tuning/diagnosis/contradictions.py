@@ -9,8 +9,11 @@ from collections import Counter
 
 import numpy as np
 
-from ..launch import Launch, Notice, column, short_places
+from ..launch import Launch, column, short_places
+from ..memory_model import MemoryModel
+from ..readings import kv_per_token_intervals, odd_ones
 from ..units import GIB, InputError, printed_half_widths
+from .explanations import Notice
 
 _EXACT = {
     "vllm_version": "fit one release at a time, since each has its own sampler",
@@ -21,8 +24,6 @@ _EXACT = {
     "kv_cache_dtype": "launch all with one KV cache dtype",
     "block_size": "launch all with one block size",
 }
-
-
 _PRINTED = {
     "total_memory": "fit one GPU at a time",
     "model_weights": "fit one model and one quantization at a time",
@@ -38,26 +39,22 @@ def check_launches(launches: list[Launch], hybrid: bool = False) -> list[Notice]
     if not launches:
         raise InputError("no launches; give at least one row")
     for name, remedy in _EXACT.items():
-        known = [
-            (launch, getattr(launch, name))
-            for launch in launches
-            if getattr(launch, name) is not None
+        known = [launch for launch in launches if getattr(launch, name) is not None]
+        alike = [
+            _own_name(str(launch.model)) if name == "model" else getattr(launch, name)
+            for launch in known
         ]
-        alike = [_own_name(value) if name == "model" else value for _, value in known]
-        usual = Counter(alike).most_common(1)
-        for (launch, value), each in zip(known, alike):
-            if each != usual[0][0]:
-                places = [
-                    place
-                    for place, other in zip(short_places([l for l, _ in known]), alike)
-                    if other == usual[0][0]
-                ]
-                raise InputError(
-                    f"{launch.where}: {name} is {value}, but {usual[0][0]} in "
-                    f"{_listed(places)}; {remedy}"
-                )
+        for usual, _ in Counter(alike).most_common(1):
+            places = zip(known, alike, short_places(known), strict=True)
+            agree = [place for _, each, place in places if each == usual]
+            for launch, each in zip(known, alike, strict=True):
+                if each != usual:
+                    raise InputError(
+                        f"{launch.where}: {name} is {getattr(launch, name)}, but {usual} in "
+                        f"{_listed(agree)}; {remedy}"
+                    )
     for name, remedy in _PRINTED.items():
-        for launch, value, usual in _odd_ones(launches, name):
+        for launch, value, usual in odd_ones(launches, name):
             raise InputError(
                 f"{launch.where}: {name}_gib is {value / GIB:g}, but the others say "
                 f"{usual / GIB:g}; {remedy}"
@@ -78,37 +75,6 @@ def _listed(places: list[str]) -> str:
     )
 
 
-def _odd_ones(launches: list[Launch], name: str):
-    """Launches whose printed figure is further from the median than rounding explains."""
-    known = [
-        (launch, getattr(launch, name)) for launch in launches if getattr(launch, name) is not None
-    ]
-    if not known:
-        return
-    usual = sorted(value for _, value in known)[len(known) // 2]
-    units = 2 * printed_half_widths([value for _, value in known])
-    allowed = np.maximum(units, units[[value for _, value in known].index(usual)])
-    for (launch, value), allowed in zip(known, allowed):
-        if abs(value - usual) > allowed * (1 + 1e-6):
-            yield launch, value, usual
-
-
-def kv_per_token_intervals(launches: list[Launch]) -> list[tuple[Launch, tuple[float, float]]]:
-    """Bounds of KV / KVS, bytes, where both are there: KV is rounded, KVS a floor to whole blocks."""
-    half_widths = printed_half_widths(column(launches, "kv_cache"))
-    return [
-        (
-            launch,
-            (
-                (launch.kv_cache - half) / (launch.kv_cache_tokens + (launch.block_size or 16)),
-                (launch.kv_cache + half) / launch.kv_cache_tokens,
-            ),
-        )
-        for launch, half in zip(launches, half_widths)
-        if launch.kv_cache is not None and launch.kv_cache_tokens and launch.kv_cache > 0
-    ]
-
-
 def _check_kv_per_token(launches: list[Launch]) -> None:
     """kappa = KV / KVS is one number, unless max_model_len differs (hybrid models print it so)."""
     if len({launch.max_model_len for launch in launches} - {None}) > 1:
@@ -125,15 +91,15 @@ def _check_kv_per_token(launches: list[Launch]) -> None:
                 continue
             raise InputError(
                 f"{launch.where}: kv_cache_tokens is {launch.kv_cache_tokens:,} in "
-                f"{launch.kv_cache / GIB:g} GiB, {(low + high) / 2:,.0f} bytes a token, but the "
-                f"others say {usual:,.0f}; was the number of blocks overridden, or the decode "
+                f"{(launch.kv_cache or 0) / GIB:g} GiB, {(low + high) / 2:,.0f} bytes a token, but "
+                f"the others say {usual:,.0f}; was the number of blocks overridden, or the decode "
                 "context parallel size changed? (Layers of several kinds: write hybrid_kv under "
                 "warnings.)"
             )
 
 
 def _non_torch(launches: list[Launch]):
-    for launch, value, usual in _odd_ones(launches, "non_torch"):
+    for launch, value, usual in odd_ones(launches, "non_torch"):
         yield Notice(
             "non_torch_differs",
             f"{launch.where}: non_torch_gib is {value / GIB:g}, the others say "
@@ -149,21 +115,22 @@ def _balance(launches: list[Launch]):
         (printed_half_widths(column(launches, name)) for name in names),
         np.where(charges > 0, printed_half_widths(charges), 0.0),
     )
-    for launch, allowed in zip(launches, allowed):
-        if None in (launch.left_over, launch.peak_activation, launch.kv_cache):
+    for launch, most in zip(launches, allowed, strict=True):
+        left_over, peak, pool = launch.left_over, launch.peak_activation, launch.kv_cache
+        if left_over is None or peak is None or pool is None:
             continue
-        gap = launch.left_over - launch.peak_activation - launch.kv_cache
-        if abs(gap) > allowed * (1 + 1e-6):
+        gap = left_over - peak - pool
+        if abs(gap) > most * (1 + 1e-6):
             yield Notice(
                 "balance_does_not_close",
                 f"{launch.where}: total x utilization - weights - non_torch - graphs - "
-                f"activation is {(launch.kv_cache + gap) / GIB:.2f} GiB, but kv_cache_gib "
-                f"is {launch.kv_cache / GIB:g}: one of the figures counts something else.",
+                f"activation is {(pool + gap) / GIB:.2f} GiB, but kv_cache_gib "
+                f"is {pool / GIB:g}: one of the figures counts something else.",
             )
 
 
 def _single_rows(launches: list[Launch]):
-    lengths = sorted({l.max_model_len for l in launches} - {None})
+    lengths = sorted({length for launch in launches if (length := launch.max_model_len)})
     if len(lengths) > 1:
         yield Notice(
             "max_model_len_differs",
@@ -193,37 +160,35 @@ def _single_rows(launches: list[Launch]):
             )
 
 
-def refuse_falling_peaks(route, fit) -> None:
+def refuse_falling_peaks(model: MemoryModel) -> None:
     """No law can hold where P falls by more than rounding while neither B nor C falls."""
-    readings = route.readings
-    residuals = np.abs(readings.y - fit.predicted)
-    allowed = max(3 * readings.units.max(), 0.05 * np.ptp(readings.y))
+    readings = model.readings
+    assert readings is not None  # of a fit there are some
+    launches = [fitted.launch for fitted in model.launches]
+    residuals = np.abs([fitted.residual for fitted in model.launches])
+    allowed = max(3 * model.unit, 0.05 * np.ptp(readings.y))
     if len(residuals) >= 10:
         allowed = max(allowed, 10 * np.median(residuals))  # noise of many launches is no fall
     if np.max(residuals) <= allowed / 2:
         return
-    order = np.lexsort((readings.requests, readings.tokens))
-    for place, high in enumerate(order):
+    requests, tokens = readings.requests, readings.tokens
+    order = np.lexsort((requests, tokens))
+    for place, last in enumerate(order):
         before = order[:place]
-        more = (readings.requests[before] < readings.requests[high]) | (
-            readings.tokens[before] < readings.tokens[high]
-        )
-        higher = before[
-            (readings.requests[before] <= readings.requests[high])
-            & more
-            & (readings.y[before] > readings.y[high] + allowed)
-        ]
+        more = (requests[before] < requests[last]) | (tokens[before] < tokens[last])
+        rises = (requests[before] <= requests[last]) & more
+        higher = before[rises & (readings.y[before] > readings.y[last] + allowed)]
         if len(higher):
-            low, high = route.launches[higher[0]], route.launches[high]
+            low, high = launches[higher[0]], launches[last]
             raise InputError(
-                f"{high.where}: the pool grows (the peak falls) from mns {low.max_num_seqs or '?'}, "
-                f"mnbt {low.max_num_batched_tokens} ({low.where}) to mns "
-                f"{high.max_num_seqs or '?'}, mnbt {high.max_num_batched_tokens}, but both only "
+                f"{high.where}: the pool grows (the peak falls) from mns "
+                f"{low.max_num_seqs or '?'}, mnbt {low.max_num_batched_tokens} ({low.where}) to "
+                f"mns {high.max_num_seqs or '?'}, mnbt {high.max_num_batched_tokens}, but both only "
                 "rise: not launches of one server, or a figure is in the wrong row"
             )
-    if not math.isfinite(fit.chi2):
+    if not math.isfinite(model.chi2):
         raise InputError(
-            f"{route.launches[0].where}: no law that grows with max_num_seqs and "
+            f"{launches[0].where}: no law that grows with max_num_seqs and "
             "max_num_batched_tokens fits this launch and those below it: not launches "
             "of one server, or a figure is in the wrong row"
         )

@@ -1,21 +1,35 @@
-"""What the launches cannot tell: the reason, and the next launch that would tell it.
-
-``model`` is a MemoryModel throughout.
-"""
+"""What the launches do not identify: the reason, and the next launch that would."""
 
 from dataclasses import dataclass
 
-from ..branches import SIGNIFICANT
-from ..launch import Notice, serve_flags
-from ..units import GIB, is_known
+from ..launch import Launch, serve_flags
+from ..memory_model import MemoryModel
+from ..optimum import Optimum
+from ..units import is_known
+from .explanations import Notice
 
 _AXIS = {"k1": "max_num_batched_tokens", "k2": "max_num_seqs"}
-
-
 GROUP_1 = "group 1: the sampler run, which tells K2"
-
-
 GROUP_2 = "group 2: the model run, which tells K1"
+
+
+NOTHING_USED = (
+    "no launch can be used: each needs max_num_seqs, max_num_batched_tokens and one of "
+    "peak_activation_gib, kv_cache_gib, kv_cache_tokens"
+)
+_NO_ESTIMATE = {
+    "left_over": "A = TM*U - M - N is not known: no launch has total_memory_gib, "
+    "gpu_memory_utilization, model_weights_gib and non_torch_gib, or peak_activation_gib beside "
+    "kv_cache_gib",
+    "kappa": "KV/KVS is not known: no launch has both kv_cache_gib and kv_cache_tokens",
+    "k1_launches": "K1 needs two launches in the model's branch that differ in "
+    "max_num_batched_tokens, with peak_activation_gib",
+    "k2_launches": "K2 needs two launches in the sampler's branch that differ in max_num_seqs, "
+    "with peak_activation_gib",
+    "k1_rounding": "K1 is not known: the peaks differ by no more than their rounding",
+    "k2_rounding": "K2 is not known: the peaks differ by no more than their rounding",
+    "hybrid": "layers of several kinds share the pool: KV/KVS is not the cost of a token",
+}
 
 
 @dataclass(frozen=True)
@@ -31,21 +45,19 @@ class NextLaunch:
         return serve_flags(self.max_num_seqs, self.max_num_batched_tokens)
 
 
-def within_rounding(model) -> dict[str, str]:
-    """Slopes that the rounding of the readings could explain alone, with the sentence."""
-    return {
-        slope: f"the readings differ by no more than their rounding, so the slope with {axis} "
-        f"is not known ({value.n:,.0f} +- {value.s:,.0f} bytes)"
-        for slope, axis in _AXIS.items()
-        if is_known(value := getattr(model, slope)) and value.n < SIGNIFICANT * value.s
-    }
-
-
-def missing_reasons(model) -> dict[str, str]:
+def missing_reasons(model: MemoryModel) -> dict[str, str]:
     """Why each parameter that is NaN is not identified."""
+    if not model.launches:
+        return dict.fromkeys(("k1", "a1", "k2", "a2", "k"), NOTHING_USED)
     reasons = {}
     for slope, intercept in (("k1", "a1"), ("k2", "a2")):
-        if not is_known(getattr(model, slope)):
+        if value := model.unresolved.get(slope):
+            reasons[slope] = (
+                "the readings differ by no more than their rounding, so the slope with "
+                f"{_AXIS[slope]} is not known ({value.n:,.0f} +- {value.s:,.0f} bytes)"
+            )
+            reasons[intercept] = f"{slope.upper()} is not known"
+        elif not is_known(getattr(model, slope)):
             reasons[slope] = _missing_slope(model, slope)
             reasons[intercept] = f"{slope.upper()} is not known"
         elif not is_known(getattr(model, intercept)):
@@ -57,103 +69,131 @@ def missing_reasons(model) -> dict[str, str]:
     return reasons
 
 
-def _missing_slope(model, slope: str) -> str:
+def _missing_slope(model: MemoryModel, slope: str) -> str:
     axis = _AXIS[slope]
     branch = "model" if slope == "k1" else "sampler"
     other = "sampler" if slope == "k1" else "model"
-    mine = [f.launch for f in model.launches if f.branch == branch]
-    flags = {(f.launch.max_num_seqs, f.launch.max_num_batched_tokens) for f in model.launches}
+    mine = [f.flags for f in model.launches if f.branch == branch]
+    flags = {f.flags for f in model.launches}
     if len(flags) == 1 and len(model.launches) > 1:
         return "all launches have the same max_num_seqs and max_num_batched_tokens"
     if len(flags) == 1:
         return "one launch gives no slope"
-    if slope == "k2" and not any(f.launch.max_num_seqs for f in model.launches):
+    if slope == "k2" and not any(seqs for seqs, _ in flags):
         return "max_num_seqs is not given for any launch"
     if not mine:
+        moved = len({getattr(f.launch, axis) for f in model.launches}) > 1
         return (
-            f"no launch is in the {branch}'s branch: in all of them the {other} run sets the "
-            "peak"
-            + (
-                f", which does not move with {axis} beyond its rounding"
-                if len({getattr(f.launch, axis) for f in model.launches}) > 1
-                else ""
-            )
+            f"no launch is in the {branch}'s branch: in all of them the {other} run sets the peak"
+            + f", which does not move with {axis} beyond its rounding" * moved
         )
-    values = {
-        min(l.max_num_seqs, l.max_num_batched_tokens) if slope == "k2" else l.max_num_batched_tokens
-        for l in mine
-    }
+    values = {min(seqs or 1, tokens) if slope == "k2" else tokens for seqs, tokens in mine}
     return (
         f"the {branch}'s branch holds launches at one {axis} only "
         f"({', '.join(f'{value:,}' for value in sorted(values))})"
     )
 
 
-def poor_fit(model):
-    """A notice where a launch is off the law by more than rounding explains."""
-    worst = max(model.launches, key=lambda fitted: abs(fitted.residual))
-    peaks = (
-        [f.kv_cache for f in model.launches if f.kv_cache is not None]
-        or [f.peak_activation for f in model.launches if f.peak_activation is not None]
-        or [0.0]
-    )
-    if abs(worst.residual) > max(3 * model.unit, 0.01 * (max(peaks) - min(peaks))):
-        yield Notice(
-            "poor_fit",
-            f"{worst.launch.where}: off the law by "
-            f"{worst.residual / GIB:+.3f} GiB, more than rounding explains. The sampler of "
-            "some releases is steeper for few requests: launch the first group at "
-            "max_num_seqs >= 128, on an idle GPU.",
-        )
-
-
-def repeats_differ(model):
-    """A notice where launches with equal flags read further apart than rounding explains."""
-    seen = {}
-    for fitted in model.launches:
-        flags = fitted.launch.max_num_seqs, fitted.launch.max_num_batched_tokens
-        first = seen.setdefault(flags, fitted)
-        apart = abs(fitted.residual - first.residual)
-        if apart > 3 * model.unit:
-            unknown = " max_num_seqs is not given: does it differ?" * (flags[0] is None)
-            yield Notice(
-                "repeats_differ",
-                f"{fitted.launch.where}: equal flags as {first.launch.where}, but "
-                f"{apart / GIB:.2f} GiB apart.{unknown} So much varies from start to start, "
-                "or something else was changed, or another process was on the GPU.",
-            )
-
-
-def next_launches(model, tried=()) -> list[NextLaunch]:
+def next_launches(model: MemoryModel, tried=()) -> list[NextLaunch]:
     """The launches that would identify what is missing: group 1 moves C, group 2 moves B.
 
     tried: (mns, mnbt) that were launched to no avail, such as those that failed.
     """
-    seen = {*tried} | {
-        (f.launch.max_num_seqs, f.launch.max_num_batched_tokens) for f in model.launches
-    }
-    group = {
-        branch: [f.launch for f in model.launches if f.branch == branch]
-        for branch in ("model", "sampler")
-    }
-    wanted = []
+    seen = {*tried} | {f.flags for f in model.launches}
+    group_1 = [f.flags for f in model.launches if f.branch == "sampler"]
+    group_2 = [f.flags for f in model.launches if f.branch == "model"]
+    wanted: list[NextLaunch] = []
     if not is_known(model.k2):
-        tokens = min((l.max_num_batched_tokens for l in group["sampler"]), default=1024)
-        seqs = sorted({min(l.max_num_seqs or 1, tokens) for l in group["sampler"]})
-        if not seqs:
-            pairs = [(256, tokens), (1024, tokens)]
+        budget = min((tokens for _, tokens in group_1), default=1024)
+        requests = [min(seqs or 1, budget) for seqs, _ in group_1]
+        if not requests:
+            pairs = [(256, budget), (1024, budget)]
         else:
-            steps = [seqs[0] // 2] * (seqs[0] >= 256) + [4 * seqs[-1], 2 * seqs[-1], 8 * seqs[-1]]
-            pairs = [pair for step in steps if (pair := (step, max(tokens, step))) not in seen][:1]
-        wanted += [(*pair, GROUP_1) for pair in pairs]
+            low, high = min(requests), max(requests)
+            steps = [low // 2] * (low >= 256) + [4 * high, 2 * high, 8 * high]
+            pairs = [pair for step in steps if (pair := (step, max(budget, step))) not in seen][:1]
+        wanted += [NextLaunch(*pair, GROUP_1) for pair in pairs]
     if not is_known(model.k1):
-        sure = [l for l in group["model"] if 64 * (l.max_num_seqs or 1) <= l.max_num_batched_tokens]
-        tokens = max((l.max_num_batched_tokens for l in sure), default=None)
-        seqs = min([16, *(l.max_num_seqs or 16 for l in sure)])
-        if not sure:
-            budgets = [4096, 16384]
-        else:
-            steps = (4 * tokens, tokens // 4) if tokens <= 8192 else (tokens // 4, 2 * tokens)
-            budgets = [budget for budget in steps if (seqs, budget) not in seen][:1]
-        wanted += [(seqs, b, GROUP_2) for b in budgets]
-    return [NextLaunch(*launch) for launch in wanted if launch[:2] not in seen]
+        sure = [(seqs, tokens) for seqs, tokens in group_2 if 64 * (seqs or 1) <= tokens]
+        few = min([16, *(seqs or 16 for seqs, _ in sure)])
+        budgets = [4096, 16384]
+        if sure:
+            high = max(tokens for _, tokens in sure)
+            budgets = [4 * high, high // 4] if high <= 8192 else [high // 4, 2 * high]
+            budgets = [budget for budget in budgets if (few, budget) not in seen][:1]
+        wanted += [NextLaunch(few, budget, GROUP_2) for budget in budgets]
+    return [
+        launch
+        for launch in wanted
+        if (launch.max_num_seqs, launch.max_num_batched_tokens) not in seen
+    ]
+
+
+def tokens_alone(hybrid: bool) -> str:
+    """Why launches that print the pool in tokens only give no bytes."""
+    return "kv_cache_tokens alone does not tell bytes: " + (
+        "needs kv_cache_gib in each launch"
+        if hybrid
+        else "give --config config.json, or kv_cache_gib in one launch"
+    )
+
+
+def no_estimate(reason: str | None) -> str | None:
+    """The sentence of ``FourLaunchEstimate.reason``."""
+    return reason and _NO_ESTIMATE[reason]
+
+
+def no_recommendation(optimum: Optimum, reasons: dict[str, str]) -> str | None:
+    """The sentence of ``Optimum.reason``; ``reasons`` are those of ``missing_reasons``."""
+    model, length = optimum.model, optimum.workload.length
+    if optimum.reason in ("k1", "k2"):
+        return f"{optimum.reason.upper()} is not known: {reasons[optimum.reason]}"
+    if optimum.reason == "request_cost":
+        cost = "layers of several kinds share the pool, so a request does not cost its length times"
+        cost += " the KV cache of a token; "
+        if model.request_cost is None:
+            return cost + (
+                "these launches do not give what it costs: give --config config.json (or, of a "
+                "model without sliding windows, kv_cache_gib and max_concurrency of the four "
+                f"launches at one max_model_len and of one more with --max-model-len {length})"
+            )
+        return cost + (
+            f"the launches tell its cost at max_model_len {model.request_cost.lengths[0]:,} only: "
+            f"launch once more with --max-model-len {length}"
+        )
+    sentences = {
+        "kappa": "the KV cache of one token is not known: needs kv_cache_gib beside "
+        "kv_cache_tokens in a launch, or --config config.json",
+        "pool": "the pool is not known: no launch prints kv_cache_gib or kv_cache_tokens, and "
+        "total_memory_gib, gpu_memory_utilization, model_weights_gib, non_torch_gib are not all "
+        "given",
+        "k_above_k1": "K1 is not above k: keeping a token's hidden state costs more than running "
+        "the model on it; the launches contradict the law",
+        "nothing_fits": f"not one request of {length:,} tokens fits the pool with 95 % confidence: "
+        "raise gpu_memory_utilization or shorten the requests",
+    }
+    return optimum.reason and sentences[optimum.reason]
+
+
+def not_used(others: list[tuple[Launch, tuple[str, ...]]]) -> list[Notice]:
+    """Why launches are not in the fit: each with the names of what it lacks."""
+    notices = []
+    for launch, lacking in others:
+        by_hand = [n for n in launch.warnings if n in ("profiling_skipped", "blocks_overridden")]
+        names = [
+            "any of peak_activation_gib, kv_cache_gib and kv_cache_tokens"
+            if name == "reading"
+            else name
+            for name in lacking
+        ]
+        given = ", which a log names where it is given as a flag"
+        remedy = given if set(lacking) - {"reading"} else ""
+        why = (
+            f"it failed: {launch.error or 'no reason given'}"
+            if launch.status == "failed" and lacking
+            else f"its pool was set by hand ({', '.join(by_hand)})."
+            if not launch.measured
+            else f"it lacks {' and '.join(names)}{remedy}."
+        )
+        notices.append(Notice("launch_not_used", f"{launch.where}: not used, because {why}"))
+    return notices

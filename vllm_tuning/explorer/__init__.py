@@ -12,11 +12,9 @@ from textwrap import shorten
 import numpy as np
 from ipywidgets import HTML, Button, Dropdown, HBox, Image, Layout, SelectionSlider, Text, VBox
 
-from ..answer import model_of
+from ..answer import Answer, Fit, find_optimum, model_of
 from ..figures import pictures, png
 from ..launch import serve_flags
-from ..memory_model import MemoryModel
-from ..optimum import Optimum, find_optimum
 from ..pool import Pool
 from ..reading import DATA, sources_of
 from ..report import answer_summary, warnings
@@ -73,7 +71,7 @@ class Explorer(VBox):
 
     def __init__(self, launches, input_len, output_len, utilization=None):
         self.complaints, self._at_once = [], False
-        self.optimum: Optimum | None = None
+        self.optimum: Answer | None = None
         self.chosen: tuple[int, int] | None = None
         names = sorted(path.parent.name for path in DATA.glob("*/launches.csv"))
         self.data_set = Dropdown(
@@ -183,7 +181,7 @@ class Explorer(VBox):
         self._set(**self._launched, mns=1, mnbt=1)
 
     def _read(self) -> None:
-        self._model: MemoryModel | None = None
+        self._model: Fit | None = None
         self._problem = None
         self._pictures = pictures()
         self._fixed, self._launched = "no launch is read", {}

@@ -5,17 +5,19 @@ from dataclasses import replace
 
 from uncertainties import ufloat
 
-from ..launch import Notice, first_known
-from ..memory_model import FittedLaunch, MemoryModel
+from ..answer import Fit
+from ..diagnosis import Notice
+from ..launch import first_known
+from ..memory_model import FittedLaunch
 from ..units import InputError, printed_half_widths
 
 
-def launched(model: MemoryModel, name: str) -> float | None:
+def launched(model: Fit, name: str) -> float | None:
     """``total_memory`` (bytes) or ``gpu_memory_utilization`` of the launches, None if unknown."""
     return first_known([fitted.launch for fitted in model.launches], name)
 
 
-def at_utilization(model: MemoryModel, utilization: float | None) -> MemoryModel:
+def at_utilization(model: Fit, utilization: float | None) -> Fit:
     """The model at another utilization U', None being as launched; a notice says it is derived.
 
     Every pool moves by TM*(U' - U), with the rounding of TM as its error, and the launches become
@@ -38,32 +40,25 @@ def at_utilization(model: MemoryModel, utilization: float | None) -> MemoryModel
         raise InputError(f"utilization is {utilization}; it must be above 0, at most 1")
     more = ufloat(total, printed_half_widths([total])[0] / math.sqrt(3)) * (utilization - before)
 
-    def moved(fitted: FittedLaunch) -> FittedLaunch:
-        launch, pool = fitted.launch, fitted.launch.kv_cache
-        tokens = launch.kv_cache_tokens
-        return replace(
-            fitted,
-            kv_cache=None if fitted.kv_cache is None else fitted.kv_cache + more.n,
-            launch=replace(
-                launch,
-                gpu_memory_utilization=utilization,
-                kv_cache=None if pool is None else pool + more.n,
-                kv_cache_tokens=max(0, round(tokens * (1 + more.n / pool))) or None
-                if pool and tokens
-                else None,
-                max_concurrency=None,
-            ),
+    def printed(fitted: FittedLaunch) -> FittedLaunch:
+        launch, pool, tokens = fitted.launch, fitted.launch.kv_cache, fitted.launch.kv_cache_tokens
+        there = None
+        if pool is not None and pool > 0 and tokens is not None:
+            there = max(0, round(tokens * (1 + more.n / pool))) or None
+        launch = replace(
+            launch,
+            gpu_memory_utilization=utilization,
+            kv_cache=None if pool is None else pool + more.n,
+            kv_cache_tokens=there,
+            max_concurrency=None,
         )
+        return replace(fitted, launch=launch)
 
     notice = Notice(
         "derived_setting",
         f"Derived, not launched: gpu_memory_utilization {utilization:g} instead of {before:g}. "
         "Weights, non-torch memory and activation are taken as measured; make a check launch.",
     )
-    names = ("model_headroom", "sampler_headroom", "left_over")
-    return replace(
-        model,
-        **{name: getattr(model, name) + more for name in names},
-        launches=tuple(map(moved, model.launches)),
-        notices=(*model.notices, notice),
-    )
+    moved = model.moved(more)
+    changed = {"launches": tuple(map(printed, moved.launches)), "notices": (*model.notices, notice)}
+    return Fit(**vars(moved) | changed)

@@ -10,8 +10,9 @@ from dataclasses import replace
 import numpy as np
 from uncertainties import unumpy
 
+from ..answer import find_optimum
 from ..law import model_run, sampler_run
-from ..optimum import find_optimum, optimum_of
+from ..optimum import optimum_of
 from ..pool import one_sided_quantile
 from ..units import GIB, is_known
 from .style import GREY, INK, LABEL, LOOK, SHORT, STAR, THOUSANDS, axes_of, branch_of, legend, say
@@ -112,7 +113,13 @@ def _curves(model, max_num_seqs, max_num_batched_tokens):
     """(model run, sampler run) in GiB, as P or as the pool each leaves; NaN where unknown."""
     seqs, tokens = np.broadcast_arrays(max_num_seqs, max_num_batched_tokens)
     if shows_pool(model):
-        exact = ("k1", "k2", "k", "model_headroom", "sampler_headroom")  # errors would cost time
+        exact = (
+            "k1",
+            "k2",
+            "k",
+            "pool_at_zero_tokens",
+            "pool_at_zero_requests",
+        )  # errors would cost time
         pair = replace(model, **{n: getattr(model, n).n for n in exact}).pools(seqs, tokens)
     else:
         pair = (
@@ -313,7 +320,7 @@ def sensitivity(model, workload, ax=None):
     if optimum.max_num_seqs is None or optimum.max_num_seqs.n <= 0:
         return say(ax, f"No curve: {optimum.reason}.", instead=True)
     lengths = workload.length * 2.0 ** np.linspace(-2, 2, 65)
-    lengths = [length for length in lengths if model.request_forms(length)]
+    lengths = [length for length in lengths if is_known(model.request_bytes(length, 1))]
     seqs, tokens = (
         np.array(values)
         for values in zip(*(optimum_of(model, length) for length in lengths), strict=True)

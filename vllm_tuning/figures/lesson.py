@@ -10,7 +10,7 @@ import numpy as np
 from IPython.display import Image, Markdown
 from scipy.stats import norm
 
-from ..four_launches import seed_answer
+from ..four_launches import four_launch_estimate
 from ..launch import column
 from ..law import request_bytes
 from ..pool import Pool
@@ -116,15 +116,13 @@ def _formula_over_equal_logs(optimum) -> np.ndarray:
             },
         )
 
-    return np.array(
-        [
-            seed_answer(
-                [replace(f, launch=drawn(f.launch, i)) for i, f in enumerate(fitted)],
-                optimum.workload.length,
-            ).max_num_seqs.n
-            for _ in range(DRAWS)
-        ]
-    )
+    def formula() -> float:
+        true = [replace(f, launch=drawn(f.launch, i)) for i, f in enumerate(fitted)]
+        seqs = four_launch_estimate(true, optimum.workload.length).max_num_seqs
+        assert seqs is not None
+        return seqs.n
+
+    return np.array([formula() for _ in range(DRAWS)])
 
 
 def by_hand(optimum) -> Markdown:

@@ -113,7 +113,7 @@ def _law_frame(model, optimum, chosen):
             for name, value in point.items()
             if any(getattr(f.launch, name) == value for f in model.launches)
         ),
-        model.model_headroom.n if shows_pool(model) else None,
+        model.pool_at_zero_tokens.n if shows_pool(model) else None,
     )
 
 

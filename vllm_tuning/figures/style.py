@@ -30,7 +30,7 @@ LOOK = {  # colour of Okabe and Ito, hatch, line style, marker
 }
 
 
-STYLE: dict[str, Any] = {
+STYLE: Any = {
     "font.size": 9,
     "axes.spines.top": False,
     "axes.spines.right": False,

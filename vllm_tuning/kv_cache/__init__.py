@@ -3,16 +3,14 @@
 from .layers import mamba2_shape
 from .layout import CacheLayout, Group, Shape, cache_layout, read_shape
 from .model_config import LARGEST_FIGURE, MissingFigure, ModelConfig, read_config
-from .request_cost import ConfiguredCost, RequestCost, cost_of_request, is_hybrid
+from .request_cost import cost_of_request, is_hybrid
 
 __all__ = [
     "LARGEST_FIGURE",
     "CacheLayout",
-    "ConfiguredCost",
     "Group",
     "MissingFigure",
     "ModelConfig",
-    "RequestCost",
     "Shape",
     "cache_layout",
     "cost_of_request",

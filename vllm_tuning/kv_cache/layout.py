@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..law import hidden_state_bytes
-from ..releases import release
+from ..releases import prints_tokens_by_concurrency
 from ..units import InputError
 from .layers import cache_layers
 from .model_config import MissingFigure, ModelConfig, read_config
@@ -86,7 +86,7 @@ class CacheLayout:
         From 0.20.2 on (and where the release is unknown) int(concurrency * max_model_len), before
         that the blocks of one group times the tokens of the smallest block.
         """
-        if () < release(vllm_version) < (0, 20, 2):
+        if prints_tokens_by_concurrency(vllm_version) is False:
             return (
                 blocks
                 // len(self.groups)

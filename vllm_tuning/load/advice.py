@@ -4,9 +4,9 @@ import math
 
 import numpy as np
 
+from ..answer import find_optimum
 from ..budget import equivalent_utilization
 from ..launch import serve_flags
-from ..optimum import find_optimum
 from ..reading import Window
 from ..units import GIB
 from ..workload import Workload, at_percentile, largest

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..launch import Notice
+from ..diagnosis import Notice
 from ..reading import Window
 from .advice import (
     PEAK_LIMIT,

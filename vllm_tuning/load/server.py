@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 from ..answer import model_of
 from ..budget import seqs_by_length
+from ..diagnosis import Notice
 from ..kv_cache import CacheLayout, Group
-from ..launch import Launch, Notice
+from ..launch import Launch
 from ..memory_model import MemoryModel
 from ..reading import Window, read_json, read_source
 from ..units import LARGEST_COUNT, InputError
@@ -66,7 +67,7 @@ class Server:
         blocks = window.cache("num_gpu_blocks") or launch.num_gpu_blocks
         size = window.cache("block_size") or launch.block_size
         tokens = window.cache("kv_cache_size_tokens")
-        several_kinds = "hybrid_kv" in launch.warnings or any(
+        several_kinds = launch.hybrid or any(
             window.label(name) not in (None, "None")
             for name in ("sliding_window", "mamba_page_size_padded")
         )
@@ -78,11 +79,7 @@ class Server:
             or (tokens and abs(tokens - blocks * size) >= size)
         ):
             return None
-        measured = (
-            launch.kv_cache
-            and launch.kv_cache_tokens
-            and not {"profiling_skipped", "blocks_overridden"} & set(launch.warnings)
-        )
+        measured = launch.kv_cache and launch.kv_cache_tokens and launch.measured
         return ServedPool(
             blocks, size, launch.kv_cache / launch.kv_cache_tokens if measured else None
         )
@@ -116,7 +113,7 @@ def server_of(window: Window, launches=(), predicted: Recommendation | None = No
                 ),
             )
         )
-    elif blocks and "hybrid_kv" not in launch.warnings:
+    elif blocks and not launch.hybrid:
         logged = next(filter(None, _logged_blocks(launch, size)), 0)
         if logged and abs(logged - blocks) > 1:  # tokens may leave out the null block
             notices.append(

@@ -25,13 +25,13 @@ def sweep_points(optimum: Optimum) -> dict[str, tuple[int, int]]:
     """
     best, pool, half_way = _pools(optimum)
     seqs, budget = best.max_num_seqs, best.max_num_batched_tokens
-    most = max(seqs, half_way.most_requests(half_way.free_budget))
+    most = max(seqs, half_way.most_requests(half_way.largest_free_token_budget))
     between = (seqs + most + 1) // 2
     points = {
         "recommended": (seqs, budget),
         "fewer-requests": (max(1, seqs * 3 // 4), budget),
-        "between": (between, max(budget, pool.free_budget(between))),
-        "half-full-on-average": (most, max(budget, pool.free_budget(most))),
+        "between": (between, max(budget, pool.largest_free_token_budget(between))),
+        "half-full-on-average": (most, max(budget, pool.largest_free_token_budget(most))),
     }
     if fit := pool.most_requests(lambda _: 2 * budget):
         points["larger-steps"] = min(fit, 2 * budget), 2 * budget

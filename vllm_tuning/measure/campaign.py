@@ -6,11 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ..answer import model_of
+from ..answer import Answer, find_optimum, model_of
 from ..diagnosis import NextLaunch, next_launches
 from ..launch import Launch
 from ..memory_model import MemoryModel
-from ..optimum import Optimum, find_optimum
 from ..reading import arguments, read_launches, write_whole
 from ..units import InputError, is_known
 from ..workload import Workload
@@ -32,15 +31,8 @@ class Measured:
     table: Path
     launches: tuple[Launch, ...]
     model: MemoryModel
-    optimum: Optimum | None = None
+    optimum: Answer | None = None
     verification: Verification | None = None
-
-    def to_dict(self) -> dict:
-        return {
-            "launches": [launch.to_dict() for launch in self.launches],
-            "recommend": self.optimum and self.optimum.to_dict(),
-            "verify": self.verification and self.verification.to_dict(),
-        }
 
 
 def measured(

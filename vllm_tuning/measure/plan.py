@@ -297,7 +297,7 @@ def with_open_k(model: MemoryModel) -> MemoryModel:
         return model
     most, known_at = open_k(model)
     k = ufloat(0.0, most / ROOT3)
-    return replace(model, k=k, sampler_headroom=model.sampler_headroom + k * known_at)
+    return replace(model, k=k, pool_at_zero_requests=model.pool_at_zero_requests + k * known_at)
 
 
 def _candidates(model: MemoryModel, point, workload: Workload, least_budget: int):

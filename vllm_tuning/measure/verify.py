@@ -179,7 +179,7 @@ def _requests(optimum: Optimum, launch: Launch) -> float | None:
     model, size = optimum.model, optimum.workload.blocks(optimum.model.block_size)
     if launch.kv_cache_tokens and not model.hybrid:
         return (launch.kv_cache_tokens / model.block_size - 1) / size
-    if launch.kv_cache and model.request_forms(optimum.workload.length):
+    if launch.kv_cache and is_known(model.request_bytes(optimum.workload.length, 1)):
         return launch.kv_cache / model.request_bytes(
             optimum.workload.length, launch.max_num_batched_tokens
         )

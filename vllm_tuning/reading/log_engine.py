@@ -8,17 +8,20 @@ from dataclasses import replace
 
 from ..launch import KNOBS, Launch
 from ..law import agrees
-from ..releases import release
+from ..releases import (
+    charges_graph_estimate,
+    default_seqs,
+    default_utilization,
+    prints_activation,
+    release,
+)
 from ..units import GIB
 from .log_failure import failure_of
 from .log_formats import ENGINE, ERROR, FLAGS, LATE, LOAD, POOL, PROFILE, SERVER
 from .log_messages import Reading, arguments
-from .tables import COLUMNS
+from .tables import COLUMNS, by_warnings
 
 BUFFER = 150 * 2**20  # bytes that vLLM subtracts from the --kv-cache-memory it proposes
-
-
-DEFAULT_SEQS = {2048: 256, 8192: 1024, 16384: 1024}  # of vllm serve on CUDA, by its default mnbt
 
 
 _ROUNDING = 0.0101  # GiB between two readings of one figure
@@ -67,7 +70,6 @@ class _Engine:
             r.values for r in flags
         ]
         self.version = self.first("version", ENGINE, SERVER, PROFILE, LATE)
-        self.release = release(self.version)
         self.ranks = self._ranks()
         self.rank = self._limiting()
 
@@ -147,7 +149,7 @@ class _Engine:
             total = self.derived("total_memory", requested / self.utilization)
         estimate = rank.get("graphs_estimated", self.first("graphs_estimated", PROFILE, LATE))
         charged = True if self.all("charged") else False if self.all("uncharged") else None
-        pays = charged if charged is not None else self.release >= (0, 20, 2)
+        pays = charged if charged is not None else charges_graph_estimate(self.version)
         charge = (estimate or 0.0) if pays else 0.0
         if peak is None and "peak_torch" in rank and weights is not None:
             peak = self.derived("peak_activation", rank["peak_torch"] - weights)
@@ -293,8 +295,8 @@ class _Engine:
 
     @property
     def asked_in_full(self) -> bool:
-        """Whether all that differs from the defaults was printed, so that the rest is known."""
-        return any(
+        """Whether all that differs from a release's defaults was printed, so the rest is known."""
+        return bool(release(self.version)) and any(
             "non-default" in r.row.anchor.pattern and _is_closed(r.values.get("flags", ""))
             for r in self.readings
         )
@@ -307,9 +309,9 @@ class _Engine:
             self.first("utilization", PROFILE, LATE, ERROR),
         )
         value = next((value for value in printed if value is not None), None)
-        if value is None and self.asked_in_full and self.release >= (0, 4):
+        if value is None and self.asked_in_full:
             self.warn("defaults_assumed")
-            return 0.92 if self.release >= (0, 20, 2) else 0.9
+            return default_utilization(self.version)
         return value if value is None or 0 < value <= 1 else None
 
     def _seqs_and_tokens(self) -> dict:
@@ -328,11 +330,10 @@ class _Engine:
             seqs is None
             and server
             and self.asked_in_full
-            and self.release >= (0, 9)
             and self.config.get("device_config") == "cuda"
             and "max_num_batched_tokens" not in self.asked
         ):
-            seqs = DEFAULT_SEQS.get(tokens)
+            seqs = default_seqs(tokens)
             if seqs:
                 self.warn("defaults_assumed")
         return {"max_num_seqs": seqs, "max_num_batched_tokens": tokens}
@@ -400,7 +401,7 @@ class _Engine:
             and "profiling_skipped" not in self.warnings
             and (pool is not None or launch.kv_cache_tokens)
         ):
-            old = self.release and (self.release < (0, 6, 4) or (0, 8) <= self.release < (0, 9, 1))
+            old = prints_activation(self.version) is False
             self.warn("older_format" if old else "activation_not_printed")
         if pool is not None or launch.kv_cache_tokens:
             self.warn(*(f"{name}_not_printed" for name in KNOBS if getattr(launch, name) is None))
@@ -410,7 +411,8 @@ class _Engine:
             attribute = _ATTRIBUTES.get(name, name)
             if getattr(launch, attribute, "") is None:
                 self.warn(f"unreadable_{attribute}")
-        return replace(launch, warnings=tuple(self.warnings), **_out_of_range(launch))
+        launch = replace(launch, warnings=tuple(self.warnings), **_out_of_range(launch))
+        return by_warnings(launch)
 
 
 def _non_kv(values: dict) -> float | None:

@@ -4,7 +4,7 @@ import csv
 import io
 import os
 import re
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from ..launch import KNOBS, Launch
@@ -113,7 +113,7 @@ _TEXTS = ("source", "vllm_version", "model", "kv_cache_dtype", "error")
 def _columns() -> dict[str, Column]:
     columns = {}
     for item in fields(Launch):
-        if item.name == "where":
+        if item.name in ("hybrid", "measured", "where"):
             continue
         kind = ("text",) if item.name in _TEXTS else _KINDS.get(item.name, ("count", 1))
         columns[item.name + ("_gib" if kind[0] == "gib" else "")] = Column(item.name, *kind)
@@ -166,6 +166,12 @@ def read_launches(launches: str | os.PathLike) -> list[Launch]:
     return parse_launches(text, str(path))
 
 
+def by_warnings(launch: Launch) -> Launch:
+    """The launch with the fields that its warnings stand for."""
+    by_hand = {"profiling_skipped", "blocks_overridden"} & set(launch.warnings)
+    return replace(launch, hybrid="hybrid_kv" in launch.warnings, measured=not by_hand)
+
+
 def parse_launches(text: str, name: str = "launches.csv") -> list[Launch]:
     """Launches out of the text of a launches.csv; ``name`` is the file's name in messages."""
     header, launches = None, []
@@ -190,7 +196,7 @@ def parse_launches(text: str, name: str = "launches.csv") -> list[Launch]:
             except ValueError as error:
                 raise InputError(f"{where}: {column}: {error}") from None
         if values:
-            launches.append(Launch(**{"source": where, **values}, where=where))
+            launches.append(by_warnings(Launch(**{"source": where, **values}, where=where)))
     if header is None:
         raise InputError(
             f"{name}: empty; expected a header such as "

@@ -2,6 +2,7 @@
 
 from .answer_summary import answer_summary, fit_summary, launches_summary
 from .budget_summary import capacity_summary
+from .contract import fit_json, launch_json, measured_json, recommend_json, recommend_yaml
 from .load_text import check_text
 from .measure_text import measured_text, plan_text, step_text
 from .page import write_reports
@@ -13,10 +14,15 @@ __all__ = [
     "answer_summary",
     "capacity_summary",
     "check_text",
+    "fit_json",
     "fit_summary",
+    "launch_json",
     "launches_summary",
+    "measured_json",
     "measured_text",
     "plan_text",
+    "recommend_json",
+    "recommend_yaml",
     "simulation_text",
     "step_text",
     "warnings",

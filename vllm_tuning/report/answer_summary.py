@@ -5,16 +5,18 @@ from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
 
-from ..launch import Launch, Notice, short_places
-from ..memory_model import MemoryModel
-from ..optimum import Optimum, Recommended
+from ..answer import Answer, Fit
+from ..diagnosis import Notice
+from ..launch import Launch, short_places
+from ..optimum import Recommended
 from ..units import GIB, is_known
+from .contract import launch_json
 from .summary import Cell, Flags, Paragraph, Summary, Table, text_of, warnings
 
 MOST_LAUNCHES = 40  # of a fit that are listed
 
 
-def answer_summary(optimum: Optimum) -> Summary:
+def answer_summary(optimum: Answer) -> Summary:
     """The recommended flags, the pool to expect, the three steps, trade-offs and warnings."""
     work = optimum.workload
     asked = f"Requests of {work.input_len:,} + {work.output_len:,} = {work.length:,} tokens"
@@ -26,7 +28,7 @@ def answer_summary(optimum: Optimum) -> Summary:
     )
 
 
-def recommendation(optimum: Optimum) -> Summary:
+def recommendation(optimum: Answer) -> Summary:
     """Flags, pool and the three steps; else why there are none, what to launch, what is known."""
     best, formula = optimum.recommended, optimum.method
     steps = (
@@ -58,7 +60,7 @@ def recommendation(optimum: Optimum) -> Summary:
     )
 
 
-def expected(optimum: Optimum) -> Summary:
+def expected(optimum: Answer) -> Summary:
     """The pool at the recommended flags, and the requests that it holds."""
     best = optimum.recommended
     assert best is not None
@@ -85,7 +87,7 @@ def pool_to_expect(best: Recommended) -> str:
     return f"{gib}, {best.kv_cache_tokens:,} +- {best.kv_cache_tokens_stderr:,.0f} tokens"
 
 
-def trade_offs(optimum: Optimum) -> Summary:
+def trade_offs(optimum: Answer) -> Summary:
     """What a larger token budget costs; nothing without an answer."""
     if not optimum.prices:
         return Summary()
@@ -111,7 +113,7 @@ def trade_offs(optimum: Optimum) -> Summary:
     )
 
 
-def parameters(model: MemoryModel) -> Summary:
+def parameters(model: Fit) -> Summary:
     """The parameters of the law with standard errors, and why those that are missing are."""
     rows: list[tuple] = []
     unknown: dict[str, list[str]] = {}
@@ -146,7 +148,7 @@ def parameters(model: MemoryModel) -> Summary:
     return Summary(*[table] * bool(rows), *reasons, Paragraph(fit))
 
 
-def fit_summary(model: MemoryModel) -> Summary:
+def fit_summary(model: Fit) -> Summary:
     """The parameters, then each launch with the run that sets its peak and its residual."""
     listed = [
         (
@@ -171,7 +173,7 @@ def fit_summary(model: MemoryModel) -> Summary:
     )
 
 
-def next_launches(model: MemoryModel) -> Summary:
+def next_launches(model: Fit) -> Summary:
     """The launches that would give what is missing; nothing where nothing is."""
     if not model.next_launches:
         return Summary()
@@ -233,12 +235,12 @@ def _server(launch: Launch) -> str:
     return ", ".join(known) or "launches"
 
 
-def launch_table(launches: list[Launch], model: MemoryModel) -> Summary:
+def launch_table(launches: list[Launch], model: Fit) -> Summary:
     """The launches as given: what all share in a sentence, what differs in a table."""
     rows = [
         {
             name: "" if value == launch.where or name == "error" else _given(value)
-            for name, value in launch.to_dict().items()
+            for name, value in launch_json(launch).items()
         }
         for launch in launches
     ]

@@ -7,8 +7,8 @@ one and hides the others. Without the script the answer at the given length stan
 import re
 from pathlib import Path
 
+from ..answer import Answer, find_optimum
 from ..figures import figure_1_by_length
-from ..optimum import Optimum, find_optimum
 from ..workload import Workload
 from .answer_summary import expected
 from .sections import svg
@@ -33,7 +33,7 @@ def ladder(given: Workload) -> list[Workload]:
     ]
 
 
-def length_slider(optimum: Optimum) -> str:
+def length_slider(optimum: Answer) -> str:
     """HTML: a slider over the lengths of ``ladder``; else a sentence that says why not."""
     rungs, given = ladder(optimum.workload), optimum.workload
     optima = [find_optimum(optimum.model, rung) for rung in rungs]
@@ -66,7 +66,7 @@ def length_slider(optimum: Optimum) -> str:
     )
 
 
-def _length(optimum: Optimum, given: Workload) -> str:
+def _length(optimum: Answer, given: Workload) -> str:
     work = optimum.workload
     return (
         f"{work.length:,} tokens ({work.input_len:,} input + {work.output_len:,} output"
@@ -74,14 +74,14 @@ def _length(optimum: Optimum, given: Workload) -> str:
     )
 
 
-def _answer(optimum: Optimum) -> str:
+def _answer(optimum: Answer) -> str:
     if optimum.recommended is None:
         none = f"No recommendation: {optimum.reason}."
         return Summary(Paragraph(none, "warning")).as_html()
     return (Summary(Flags([optimum.recommended.flags])) + expected(optimum)).as_html()
 
 
-def _warnings(optimum: Optimum) -> str:
+def _warnings(optimum: Answer) -> str:
     """What ``find_optimum`` warns of beyond the launches."""
     found = warnings([one for one in optimum.notices if one not in optimum.model.notices])
     return (found if found.parts else Summary(Paragraph("No warning about this length."))).as_html()

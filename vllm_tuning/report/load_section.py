@@ -4,9 +4,9 @@ import math
 
 from IPython.display import HTML
 
+from ..answer import Answer
 from ..figures import load as figures
 from ..load import Recommendation, Verdict, check, observed_request
-from ..optimum import Optimum
 from ..reading import BENCH_COLUMNS, Window, read_bench_results, read_scrapes
 from .load_text import NAMES, WORDS, shown
 from .sections import figure
@@ -15,7 +15,7 @@ from .summary import Cell, Paragraph, Summary, Table, warnings
 USE = "use of the KV cache, peak"
 
 
-def verdict_of(optimum: Optimum, sources, metrics) -> Verdict:
+def verdict_of(optimum: Answer, sources, metrics) -> Verdict:
     """The verdict on saved scrapes, against the answer and its launches. Raises InputError."""
     best = optimum.recommended
     return check(
@@ -29,7 +29,7 @@ def verdict_of(optimum: Optimum, sources, metrics) -> Verdict:
     )
 
 
-def load_section(optimum: Optimum, sources, metrics=(), bench=()) -> HTML | None:
+def load_section(optimum: Answer, sources, metrics=(), bench=()) -> HTML | None:
     """Verdict, three-way table and time lines of the scrapes; then benchmarks. None of neither."""
     parts = []
     if metrics:
@@ -75,7 +75,7 @@ def _verdict(verdict: Verdict) -> Summary:
     return Summary(Paragraph(said), Table(head, rows)) + warnings(verdict.notices)
 
 
-def three_way(optimum: Optimum, verdict: Verdict) -> Summary:
+def three_way(optimum: Answer, verdict: Verdict) -> Summary:
     """What was predicted, what the start-up log of the server says, what the load showed."""
     best, launch, window = optimum.recommended, verdict.server.launch, verdict.window
     pool, request = verdict.server.pool(window), observed_request(window)

@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 
-from ..answer import model_of
-from ..optimum import Optimum, find_optimum
+from ..answer import Answer, find_optimum, model_of
 from ..reading import locate, read_source, write_whole
 from ..units import InputError
 from ..workload import Workload
@@ -44,7 +43,7 @@ class Report:
 
     notebook: Path
     html: Path
-    optimum: Optimum = field(repr=False)
+    optimum: Answer = field(repr=False)
 
 
 def write_report(

@@ -3,26 +3,28 @@
 import base64
 from html import escape
 
+from ..answer import Answer
 from ..figures import rendered
 from ..measure import verified
-from ..optimum import Optimum
 from .answer_summary import recommendation, verification_summary
+from .contract import recommend_yaml
 from .summary import Flags, Paragraph, Summary
 
 
-def answer(optimum: Optimum) -> str:
+def answer(optimum: Answer) -> str:
     """HTML: the flags to add, the pool to expect and the three steps, and a file of the flags."""
     found = recommendation(optimum)
     if not optimum.recommended:
         return f'<section class="answer open">{found.as_html()}</section>'
     lead = Summary(Paragraph("Add to the flags of the launches:"))
     file = Summary(
-        Paragraph("Or as a file for vllm serve --config:"), Flags(optimum.to_yaml().splitlines())
+        Paragraph("Or as a file for vllm serve --config:"),
+        Flags(recommend_yaml(optimum).splitlines()),
     )
     return f'<section class="answer">{(lead + found + file).as_html()}</section>'
 
 
-def check_launch(sources, optimum: Optimum) -> str:
+def check_launch(sources, optimum: Answer) -> str:
     """HTML: the launch in verify.csv beside the launches against the answer; "" without one."""
     found = verified(sources, optimum)
     if found is None:

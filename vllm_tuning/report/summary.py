@@ -15,7 +15,7 @@ from typing import Any
 
 from uncertainties import UFloat
 
-from ..launch import Notice
+from ..diagnosis import Notice
 from ..units import with_error
 
 WIDTH = 80  # columns of a terminal

@@ -283,7 +283,7 @@ def server_at(
             seqs or best.max_num_seqs,
             budget
             or (
-                Pool(model, optimum.workload, 1).free_budget(seqs)
+                Pool(model, optimum.workload, 1).largest_free_token_budget(seqs)
                 if seqs
                 else best.max_num_batched_tokens
             ),

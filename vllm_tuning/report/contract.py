@@ -1,0 +1,160 @@
+"""The JSON of every command: GiB where a name ends in _gib, else bytes, tokens; null: unknown."""
+
+import math
+
+from ..answer import Answer, Fit
+from ..launch import Launch
+from ..measure import Measured
+from ..optimum import TradeOff
+from ..pool import CONFIDENCE
+from ..reading import COLUMNS
+from ..units import GIB, nominal, stderr
+
+PARAMETERS = ("k1", "a1", "k2", "a2", "k")
+
+
+def launch_json(launch: Launch) -> dict:
+    """A launch under the column names of launches.csv."""
+    return {
+        name: column.to_json(getattr(launch, column.attribute)) for name, column in COLUMNS.items()
+    }
+
+
+def fit_json(model: Fit) -> dict:
+    """``fit --json``: the parameters in bytes, each launch with its branch and residual."""
+    return {
+        **_values(model, PARAMETERS),
+        "stderr": _errors(model, PARAMETERS),
+        "k_source": model.k_source,
+        "request_cost": _request_cost_json(model),
+        "route": model.route,
+        "chi2": model.chi2,
+        "degrees_of_freedom": model.dof,
+        "reasons": model.reasons,
+        "launches": [
+            {
+                "source": fitted.launch.source,
+                "max_num_seqs": fitted.launch.max_num_seqs,
+                "max_num_batched_tokens": fitted.launch.max_num_batched_tokens,
+                "branch": fitted.branch,
+                "peak_activation_predicted_gib": in_gib(fitted.peak_activation),
+                "kv_cache_predicted_gib": in_gib(fitted.kv_cache),
+                "residual_gib": in_gib(fitted.residual),
+            }
+            for fitted in model.launches
+        ],
+        "next_launches": [vars(launch) for launch in model.next_launches],
+        "warnings": _names(model.notices),
+    }
+
+
+def recommend_json(answer: Answer) -> dict:
+    """``recommend --json``: the four-launch estimate, the refined point, the integers."""
+    model, method, best = answer.model, answer.method, answer.recommended
+    point = ("max_num_seqs", "max_num_batched_tokens")
+    names = (*point, "k1", "k2", "a", "kv_bytes_per_token")
+    return {
+        "workload": vars(answer.workload),
+        "method": None
+        if method.reason
+        else {**_values(method, names), "stderr": _errors(method, names)},
+        "method_reason": method.reason,
+        "refined": {
+            **_values(answer, point),
+            **_values(model, PARAMETERS),
+            "stderr": {**_errors(answer, point), **_errors(model, PARAMETERS)},
+            "route": model.route,
+            "k_source": model.k_source,
+        },
+        "recommended": best
+        and {
+            "max_num_seqs": best.max_num_seqs,
+            "max_num_batched_tokens": best.max_num_batched_tokens,
+            "kv_cache_gib": best.kv_cache / GIB,
+            "kv_cache_tokens": best.kv_cache_tokens,
+            "kv_cache_tokens_stderr": best.kv_cache_tokens_stderr,
+            "concurrency": best.concurrency,
+            "confidence": CONFIDENCE,
+        },
+        "recommended_reason": answer.reason,
+        "reasons": model.reasons,
+        "prices": [_price_json(price) for price in answer.prices],
+        "next_launches": [vars(launch) for launch in model.next_launches],
+        "warnings": _names(answer.notices),
+        "explanations": [notice.text for notice in answer.notices],
+    }
+
+
+def recommend_yaml(answer: Answer) -> str:
+    """A file for ``vllm serve --config``: the flags, and those of the launches it stands on."""
+    best = answer.recommended
+    if best is None:
+        return f"# no recommendation: {answer.reason}\n"
+    lines = [
+        *(f"# {notice.name}: {notice.text}" for notice in answer.notices),
+        "# To be added to the other flags of the launches.",
+        f"max-num-seqs: {best.max_num_seqs}",
+        f"max-num-batched-tokens: {best.max_num_batched_tokens}",
+    ]
+    for name in (
+        "gpu_memory_utilization",
+        "max_model_len",
+        "tensor_parallel_size",
+        "pipeline_parallel_size",
+        "kv_cache_dtype",
+    ):
+        values = {value for f in answer.model.launches if (value := getattr(f.launch, name))}
+        if len(values) == 1 and values.isdisjoint((1, "auto")):
+            lines.append(f"{name.replace('_', '-')}: {values.pop()}")
+    return "\n".join(lines) + "\n"
+
+
+def measured_json(found: Measured) -> dict:
+    """``measure --json``: the launches that were made, the answer, and the check launch."""
+    return {
+        "launches": [launch_json(launch) for launch in found.launches],
+        "recommend": found.optimum and recommend_json(found.optimum),
+        "verify": found.verification and found.verification.to_dict(),
+    }
+
+
+def in_gib(value: float | None) -> float | None:
+    """GiB of bytes; None where they are not known."""
+    return None if value is None or not math.isfinite(value) else value / GIB
+
+
+def _request_cost_json(model: Fit) -> dict | None:
+    cost = model.request_cost
+    if cost is None:
+        return None
+    return {
+        **{name: nominal(value) for name, value in cost.terms.items()},
+        "stderr": {name: stderr(value) for name, value in cost.terms.items()},
+        "lengths": list(cost.lengths),
+        "source": cost.source,
+    }
+
+
+def _price_json(price: TradeOff) -> dict:
+    return {
+        "max_num_batched_tokens": price.max_num_batched_tokens,
+        "kv_cache_gib": price.kv_cache / GIB,
+        "kv_cache_tokens": price.kv_cache_tokens,
+        "max_num_seqs": price.max_num_seqs,
+    }
+
+
+def _values(record, names) -> dict:
+    return {
+        name: None if (value := getattr(record, name)) is None else nominal(value) for name in names
+    }
+
+
+def _errors(record, names) -> dict:
+    return {
+        name: None if (value := getattr(record, name)) is None else stderr(value) for name in names
+    }
+
+
+def _names(notices) -> list[str]:
+    return list(dict.fromkeys(notice.name for notice in notices))
