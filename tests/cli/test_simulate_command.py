@@ -200,7 +200,6 @@ def test_bad_usage_exits_2(args):
             "at most 100,000,000 tokens",
         ),
         (["--gpu", "L4", "--config", "none.json"], "none.json: cannot be read"),
-        (["--load-runs", "none.csv"], "none.csv: cannot be read"),
         (["--trace", "no/such/folder/out.json"], "No such file"),
     ],
 )
@@ -229,9 +228,6 @@ def test_times_are_given_bounded_or_null_with_a_reason(tmp_path):
     reading = 2 * (32 * 218_103_808 + 128256 * 4096) / 3.35e12  # the weights, in every step
     assert 1 < bound["tpot_s"]["median"] / reading < 1.2
 
-    runs = times_of("--load-runs", DATA / "load-runs.csv")
-    assert runs["kind"] == "estimated" and 0.2 < runs["relative_error"] < 0.35
-
     none = times_of()
     assert none["reason"].startswith("a step has no time of its own: give --gpu")
     (tmp_path / "config.json").write_text(
@@ -244,6 +240,15 @@ def test_times_are_given_bounded_or_null_with_a_reason(tmp_path):
         assert unknown == dict.fromkeys(
             ("kind", "relative_error", "duration_s", "throughput_tokens_per_s")
         ) | {name: {"median": None, "p99": None} for name in ("ttft_s", "tpot_s")}
+
+
+def test_the_option_that_went_names_what_takes_its_place():
+    result = run("--load-runs", "runs.csv")
+    assert result.exit_code == 2 and result.stdout == "" and result.stderr.count("\n") == 1
+    assert result.stderr.startswith("vllm-tuning: --load-runs is no more: ")
+    for word in ("vllm-tuning throughput", "--step-time", "--gpu"):
+        assert word in result.stderr
+    assert "--load-runs" not in run("--help").stdout
 
 
 def test_one_token_and_no_request_have_no_tpot(tmp_path):
@@ -291,7 +296,6 @@ def test_the_launches_tell_how_many_gpus_share_a_step(tmp_path):
     [
         (["--gpu", "L4", "--config", "LLAMA"], "tokens/s at most"),
         (["--step-time", "1"], "tokens/s"),
-        (["--load-runs", str(DATA / "load-runs.csv")], "tokens/s +- 28%"),
         ([], "(no times: a step has"),
     ],
 )

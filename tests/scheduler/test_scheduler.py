@@ -32,7 +32,7 @@ def tokens_of(requests, **flags):
 def replayed(path):
     config, requests, document = read_workload(path)
     simulation = simulate(config, requests, trace=True)
-    for ours, real in zip(simulation.trace.steps(), document["steps"]):
+    for ours, real in zip(simulation.trace.to_json(), document["steps"]):
         assert ours == real
     assert len(simulation.trace) == len(document["steps"])
     assert simulation.summary.to_dict().items() >= document["summary"].items()
@@ -182,7 +182,7 @@ def test_the_last_one_is_preempted_and_computes_again():
     requests = [Request("A", 4, 8), Request("B", 4, 8)]
     config = SchedulerConfig(2, 100, 5, block_size=4)
     simulation = simulate(config, requests, trace=True)
-    steps = list(simulation.trace.steps())
+    steps = list(simulation.trace.to_json())
     assert [step["used"] for step in steps[:6]] == [2, 4, 4, 4, 4, 3]
     assert steps[5]["pre"] == ["B"] and steps[5]["sched"] == [["A", 1]] and steps[5]["wait"] == 1
     assert steps[7]["fin"] == ["A"] and steps[7]["wait"] == 1
@@ -198,7 +198,7 @@ def test_a_preempted_request_hits_what_is_left_of_its_own_blocks():
     requests = [Request("A", 4, 8), Request("B", 4, 8)]
     config = SchedulerConfig(2, 100, 5, block_size=4, enable_prefix_caching=True)
     simulation = simulate(config, requests, trace=True)
-    steps = list(simulation.trace.steps())
+    steps = list(simulation.trace.to_json())
     assert steps[8]["res"] == ["B"] and steps[8]["sched"] == [["B", 5]]
     assert steps[8]["hit"] == {"B": 4}
     summary = simulation.summary
@@ -313,7 +313,7 @@ def test_the_same_workload_gives_the_same_steps():
     for _ in range(20):
         requests, config = random_workload(draw)
         first, second = (simulate(config, requests, trace=True) for _ in range(2))
-        assert list(first.trace.steps()) == list(second.trace.steps())
+        assert list(first.trace.to_json()) == list(second.trace.to_json())
 
 
 # ---------------------------------------------------------------- what vLLM would refuse

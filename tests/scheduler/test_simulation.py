@@ -38,13 +38,15 @@ def test_trace_as_arrays_and_as_a_table():
     assert trace.grid().tolist() == [[4] + 7 * [1] + 3 * [0], [4] + 4 * [1] + 3 * [0] + [9, 1, 1]]
     table = trace.table()
     assert table["tokens"].tolist() == [8, 2, 2, 2, 2, 1, 1, 1, 9, 1, 1]
-    assert table["scheduled"].tolist() == table["running"].tolist() == 5 * [2] + 6 * [1]
+    assert table["running"].tolist() == 5 * [2] + 6 * [1]
     assert table["waiting"].tolist() == 5 * [0] + 3 * [1] + 3 * [0]
     assert table["used"].tolist() == [2, 4, 4, 4, 4, 3, 3, 3, 3, 3, 3]
     assert table["used_after"].tolist() == [2, 4, 4, 4, 4, 3, 3, 0, 3, 3, 0]
     assert np.flatnonzero(table["preempted"]).tolist() == [5]
     assert np.flatnonzero(table["finished"]).tolist() == [7, 10]
-    assert trace.preempted.tolist() == [[5, 1]] and trace.resumed.tolist() == [[8, 1]]
+    assert trace.events("preempted").tolist() == [[5, 1]] and trace.events("resumed").tolist() == [
+        [8, 1]
+    ]
     assert trace.scheduled(8) == {"B": 9} and len(trace) == 11
 
 
@@ -87,7 +89,7 @@ def test_sums_of_the_trace_are_the_summary():
 def test_an_idle_server_waits_for_the_next_request():
     requests = [Request("A", 2, 2), Request("B", 2, 1, at=6)]
     simulation = simulate(SMALL, requests, trace=True)
-    assert [bool(step["sched"]) for step in simulation.trace.steps()] == [
+    assert [bool(step["sched"]) for step in simulation.trace.to_json()] == [
         True,
         True,
         False,
@@ -111,15 +113,26 @@ def test_closed_loop_keeps_so_many_in_flight():
     trace = simulate(config, list(fixed_requests(10, 4, 3)), concurrency=2, trace=True).trace
     table = trace.table()
     assert (table["running"] + table["waiting"]).max() == 2
-    assert trace.new[:, 0].tolist() == [0, 0, 3, 3, 6, 6, 9, 9, 12, 12]  # 3 steps a request
-    assert [request.at for request in trace.requests] == trace.new[:, 0].tolist()
+    assert trace.events("new")[:, 0].tolist() == [
+        0,
+        0,
+        3,
+        3,
+        6,
+        6,
+        9,
+        9,
+        12,
+        12,
+    ]  # 3 steps a request
+    assert [request.at for request in trace.requests] == trace.events("new")[:, 0].tolist()
 
 
 def test_a_closed_loop_counts_the_waiting_too():
     trace = simulate(
         SchedulerConfig(1, 64, 100), list(fixed_requests(4, 4, 3)), concurrency=2, trace=True
     ).trace
-    assert trace.waiting.tolist() == 9 * [1] + 3 * [0]
+    assert trace.table()["waiting"].tolist() == 9 * [1] + 3 * [0]
     assert [request.at for request in trace.requests] == [0, 0, 3, 6]
 
 

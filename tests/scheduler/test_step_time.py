@@ -1,34 +1,23 @@
-"""What a step costs: by hand, against data sheets, and the load runs of a real server."""
+"""What a step costs: by hand, and against data sheets."""
 
 import json
 import random
 
 import numpy as np
 import pytest
-from test_scheduler import SHARED, random_workload
-from test_simulation import burst_of
-from uncertainties import ufloat
+from test_scheduler import random_workload
 
 from vllm_tuning.budget.gpus import GPUS
 from vllm_tuning.reading.tables import DATA
 from vllm_tuning.scheduler.config import Request, SchedulerConfig
 from vllm_tuning.scheduler.scheduler import Scheduler
 from vllm_tuning.scheduler.simulation import fixed_requests, simulate
-from vllm_tuning.scheduler.step_time import (
-    GivenStepTime,
-    Roofline,
-    StepTime,
-    estimate,
-    fit_step_time,
-    read_load_runs,
-    roofline_of,
-)
+from vllm_tuning.scheduler.step_time import GivenStepTime, Roofline, roofline_of
 from vllm_tuning.scheduler.sweep import Sweep, average_requests, full_requests, staggered, sweep
 from vllm_tuning.units import InputError
 from vllm_tuning.workload import Workload
 
 H100 = Roofline(GPUS["H100"], 15e9, 7e9, 131072)
-LOAD = SHARED / "oracle/load"
 
 
 # ---------------------------------------------------------------- the bound
@@ -104,8 +93,8 @@ def test_resident_tokens_and_first_tokens_by_hand():
     """A and B of 4 + 8 tokens in 4 blocks of 4: B is out in step 5 and comes back in step 8."""
     config = SchedulerConfig(2, 100, 5, block_size=4)
     trace = simulate(config, [Request("A", 4, 8), Request("B", 4, 8)], trace=True).trace
-    assert trace.kv_tokens.tolist() == [8, 10, 12, 14, 16, 9, 10, 11, 9, 10, 11]
-    assert trace.first_token.tolist() == [[0, 0], [0, 1]]
+    assert trace.table()["kv_tokens"].tolist() == [8, 10, 12, 14, 16, 9, 10, 11, 9, 10, 11]
+    assert trace.events("first_token").tolist() == [[0, 0], [0, 1]]
 
 
 def test_a_cut_prompt_has_its_first_token_when_it_is_complete():
@@ -114,8 +103,8 @@ def test_a_cut_prompt_has_its_first_token_when_it_is_complete():
         [Request("A", 1, 4), Request("B", 1, 4), Request("C", 50, 2, at=1)],
         trace=True,
     ).trace
-    assert trace.first_token.tolist() == [[0, 0], [0, 1], [2, 2]]
-    assert trace.kv_tokens.tolist() == [2, 42, 56, 59]
+    assert trace.events("first_token").tolist() == [[0, 0], [0, 1], [2, 2]]
+    assert trace.table()["kv_tokens"].tolist() == [2, 42, 56, 59]
 
 
 def test_resident_tokens_are_the_sum_over_the_running_requests():
@@ -137,8 +126,10 @@ def test_every_request_has_one_first_token_before_its_end():
     for _ in range(200):
         requests, config = random_workload(draw)
         trace = simulate(config, requests, trace=True).trace
-        assert sorted(trace.first_token[:, 1]) == list(range(len(requests)))
-        first, end = (dict(rows[:, ::-1].tolist()) for rows in (trace.first_token, trace.finished))
+        assert sorted(trace.events("first_token")[:, 1]) == list(range(len(requests)))
+        first, end = (
+            dict(rows[:, ::-1].tolist()) for rows in map(trace.events, ("first_token", "finished"))
+        )
         for number, request in enumerate(trace.requests):
             assert end[number] - first[number] >= request.max_tokens - 1
 
@@ -148,29 +139,43 @@ def test_every_request_has_one_first_token_before_its_end():
 
 def test_times_of_two_requests_by_hand():
     """A step of a second: A runs in steps 0 to 2; B comes at step 1, waits one, runs in 3 and 4."""
-    step_time = StepTime(t0=ufloat(1.0, 0.1), t_token=None, t_kv=None, relative_error=0.2, runs=9)
-    trace = simulate(
-        SchedulerConfig(1, 10, 10), [Request("A", 3, 3), Request("B", 3, 2, at=1)], trace=True
-    ).trace
-    result = estimate(trace, step_time)
+    result = simulate(
+        SchedulerConfig(1, 10, 10),
+        [Request("A", 3, 3), Request("B", 3, 2, at=1)],
+        step_time=GivenStepTime(1.0),
+    ).times
     assert result.duration == 5 and result.throughput == pytest.approx(5 / 5)
     assert result.ttft.tolist() == [1, 3] and result.tpot.tolist() == [1, 1]
-    assert (result.kind, result.relative_error) == ("estimated", 0.2)
+    assert result.kind == "given"
 
 
 def test_times_under_the_bound_by_hand():
     """A prompt of 8,192 is multiplied in 116 ms, three decodes are read in 4.8 ms each."""
     config = SchedulerConfig(1, 8192, 1000, max_model_len=9000)
-    result = estimate(simulate(config, [Request("A", 8192, 4)], trace=True).trace, H100)
+    result = simulate(config, [Request("A", 8192, 4)], step_time=H100).times
     decode = (15e9 + 131072 * np.array([8193, 8194, 8195])) / 3.35e12
     assert result.duration == pytest.approx(14e9 * 8192 / 989.4e12 + decode.sum())
     assert result.ttft[0] == pytest.approx(14e9 * 8192 / 989.4e12)
     assert result.tpot[0] == pytest.approx(decode.mean())
-    assert result.kind == "lower bound of the step time" and result.relative_error is None
+    assert result.kind == "lower bound of the step time"
 
 
-def test_times_without_a_trace_are_those_of_the_trace():
-    """A clock that goes along beside one that reads the trace, in a closed loop and without."""
+def times_of(trace, step_time):
+    """Duration, TTFT and TPOT of each request out of the trace's own figures."""
+    table = trace.table()
+    ends = np.cumsum(step_time.seconds(table["tokens"], table["kv_tokens"]))
+    starts = np.append(0, ends)
+    first, last = (
+        np.array([ends[step] for step, _ in sorted(trace.events(name), key=lambda row: row[1])])
+        for name in ("first_token", "finished")
+    )
+    arrived = starts[[request.at for request in trace.requests]]
+    further = np.array([request.max_tokens - 1 for request in trace.requests])
+    return ends[-1], first - arrived, (last - first) / np.where(further, further, np.nan)
+
+
+def test_times_are_those_of_the_trace():
+    """The clock beside the steps of the trace, in a closed loop and without, traced and streamed."""
     draw = random.Random(23)
     for _ in range(150):
         requests, config = random_workload(draw)
@@ -178,12 +183,14 @@ def test_times_without_a_trace_are_those_of_the_trace():
             for concurrency in (None, 2):
                 traced = simulate(config, requests, concurrency, trace=True, step_time=step_time)
                 stream = simulate(config, iter(requests), concurrency, step_time=step_time)
-                want = estimate(traced.trace, step_time)
+                duration, ttft, tpot = times_of(traced.trace, step_time)
                 for times in (traced.times, stream.times):
-                    assert times.throughput == pytest.approx(want.throughput)
-                    assert times.duration == pytest.approx(want.duration)
-                    assert times.ttft == pytest.approx(want.ttft)
-                    assert times.tpot == pytest.approx(want.tpot, nan_ok=True)
+                    assert times.duration == pytest.approx(duration)
+                    assert times.throughput * duration == pytest.approx(
+                        sum(request.max_tokens for request in requests)
+                    )
+                    assert times.ttft == pytest.approx(ttft)
+                    assert times.tpot == pytest.approx(tpot, nan_ok=True)
 
 
 def test_a_request_waits_from_its_arrival_also_in_a_stream():
@@ -202,84 +209,8 @@ def test_a_given_step_takes_some_time(step):
 
 
 def test_one_token_has_no_time_per_further_token():
-    trace = simulate(SchedulerConfig(1, 10, 10), [Request("A", 3, 1)], trace=True).trace
-    assert np.isnan(estimate(trace, H100).tpot).all()
-
-
-# ---------------------------------------------------------------- the fit
-
-
-def test_known_coefficients_come_back_from_runs_that_differ_in_both():
-    draw = np.random.default_rng(5)
-    tokens, kv = draw.uniform(8, 2000, 40), draw.uniform(1e3, 4e5, 40)
-    seconds = (5e-3 + 1.5e-5 * tokens + 4e-8 * kv) * draw.normal(1, 0.02, 40)
-    fitted = fit_step_time(seconds, tokens, kv)
-    for found, true in ((fitted.t0, 5e-3), (fitted.t_token, 1.5e-5), (fitted.t_kv, 4e-8)):
-        assert abs(found.n - true) < 3 * found.s < 0.2 * true
-    assert fitted.relative_error == pytest.approx(0.02, rel=0.4)
-    assert fitted.seconds(1000, 1e5) == pytest.approx(5e-3 + 1.5e-2 + 4e-3, rel=0.02)
-
-
-def test_a_cost_that_is_not_there_is_none():
-    draw = np.random.default_rng(6)
-    tokens, kv = draw.uniform(8, 2000, 40), draw.uniform(1e3, 4e5, 40)
-    fitted = fit_step_time((5e-3 + 2e-5 * tokens) * draw.normal(1, 0.02, 40), tokens, kv)
-    assert fitted.t_kv is None and fitted.t_token.n == pytest.approx(2e-5, rel=0.05)
-
-
-def test_what_rises_together_in_all_runs_is_not_told_apart():
-    tokens = np.array([8.0, 16, 24, 32, 40])
-    fitted = fit_step_time(5e-3 + 1e-4 * tokens, tokens, 100 * tokens)
-    assert fitted.t_token is None and fitted.t_kv is None
-
-
-def test_too_few_runs_or_no_signal():
-    with pytest.raises(InputError, match="3 load runs do not tell"):
-        fit_step_time([1, 2, 3], [1, 2, 3], [4, 5, 7])
-    with pytest.raises(InputError, match="tell no coefficient"):
-        fit_step_time([1e-3, 1.0, 1e-3, 1.0], [1, 5, 7, 2], [4, 5, 7, 9])
-
-
-def test_the_carried_runs_tell_t0_only():
-    runs = read_load_runs(DATA / "load-runs.csv")
-    fitted = fit_step_time(runs["seconds_per_step"], runs["tokens"], runs["kv_tokens"])
-    assert fitted.t_token is None and fitted.t_kv is None
-    weights = 1 / runs["seconds_per_step"]  # the value that leaves the least relative residuals
-    assert fitted.t0.n == pytest.approx(weights.sum() / (weights**2).sum())
-    assert 0.2 < fitted.relative_error < 0.35 and fitted.runs == 12
-
-
-@pytest.mark.skipif(not LOAD.is_dir(), reason=f"no load runs of the real server in {LOAD}")
-def test_the_carried_runs_are_those_of_the_real_server():
-    runs, paths = read_load_runs(DATA / "load-runs.csv"), sorted(LOAD.glob("*/run.json"))
-    assert len(runs) == len(paths) == 12
-    for row, path in zip(runs, paths):
-        run = json.loads(path.read_text())
-        real = run["result"]
-        assert row["seconds_per_step"] == pytest.approx(real["wall"] / real["steps"], abs=1e-6)
-        table = burst_of(run["config"], trace=True).trace.table()
-        assert row["tokens"] == pytest.approx(table["tokens"].mean(), abs=0.01)
-        assert row["kv_tokens"] == pytest.approx(table["kv_tokens"].mean(), abs=0.1)
-
-
-@pytest.mark.parametrize(
-    "text, reason",
-    [
-        ("", "no run"),
-        ("a,b\n1,2\n", "expected a CSV"),
-        ("seconds_per_step,tokens\n1,2\n", "expected"),
-        ("seconds_per_step,tokens,kv_tokens\n1,x,3\n", "expected"),
-        ("seconds_per_step,tokens,kv_tokens\n1,0,3\n", "must be above 0"),
-        ("seconds_per_step,tokens,kv_tokens\nnan,1,3\n", "must be above 0"),
-    ],
-)
-def test_a_bad_file_of_runs(tmp_path, text, reason):
-    path = tmp_path / "runs.csv"
-    path.write_text(text)
-    with pytest.raises(InputError, match=f"^{path}: .*{reason}"):
-        read_load_runs(path)
-    with pytest.raises(InputError, match="cannot be read"):
-        read_load_runs(tmp_path)
+    times = simulate(SchedulerConfig(1, 10, 10), [Request("A", 3, 1)], step_time=H100).times
+    assert np.isnan(times.tpot).all()
 
 
 # ---------------------------------------------------------------- the sweep
@@ -302,18 +233,11 @@ def test_none_is_preempted_up_to_the_point_and_some_above_it(work):
         result = sweep(server, work, H100, requests)
         assert result.preemptions[result.seqs <= result.full].max() == 0
         assert result.preemptions[-1] > 0 and result.full in result.seqs
-        assert (result.pool_use > 0).all() and (result.pool_use <= 1).all()
 
 
-def test_best_and_cost_by_hand():
-    result = Sweep(
-        Workload(1, 1),
-        2,
-        3.0,
-        *map(np.array, ([1, 2, 3], [50.0, 90.0, 120.0], [0, 0, 4], [0.3, 0.6, 0.9])),
-        "estimated",
-    )
-    assert result.best == 3 and result.cost == pytest.approx(1 - 90 / 120)
+def test_the_cost_by_hand():
+    columns = map(np.array, ([1, 2, 3], [50.0, 90.0, 120.0], [0, 0, 4]))
+    assert Sweep(2, 3.0, *columns).cost == pytest.approx(1 - 90 / 120)
 
 
 def test_staggered_requests_come_faster_than_they_can_be_served():

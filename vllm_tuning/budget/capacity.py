@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass, replace
 from numbers import Integral, Real
 from pathlib import Path
+from typing import Any
 
 from ..kv_cache import LARGEST_FIGURE, CacheLayout, ModelConfig, cache_layout, read_config
 from ..launch import Launch
@@ -49,20 +50,17 @@ class Capacity:
     @property
     def contradicted(self) -> bool:
         """Whether the launch printed other tokens than its pool holds by this config and flags."""
-        return bool(self.printed_tokens and self.pool) and not math.isclose(
-            self.tokens(self.pool.value), self.printed_tokens, rel_tol=0.01
-        )
+        printed, pool = self.printed_tokens, self.pool
+        if not printed or not pool:
+            return False
+        return not math.isclose(self.tokens(pool.value), printed, rel_tol=0.01)
 
     @property
     def max_concurrency(self) -> float | None:
         """ "Maximum concurrency": requests of max_model_len tokens."""
-        return (
-            None
-            if self.pool is None
-            else self.cache.concurrency(
-                self.blocks, self.max_model_len, self.max_num_batched_tokens
-            )
-        )
+        if self.blocks is None:
+            return None
+        return self.cache.concurrency(self.blocks, self.max_model_len, self.max_num_batched_tokens)
 
     @property
     def longest_request(self) -> int:
@@ -86,7 +84,9 @@ class Capacity:
 
     def max_num_seqs(self, pool: float) -> int | None:
         """mns for the shape of the requests in a pool of so many bytes."""
-        return self.request and seqs_by_length(
+        if self.request is None:
+            return None
+        return seqs_by_length(
             self.cache,
             self.cache.blocks(pool),
             self.request.length,
@@ -174,13 +174,8 @@ def capacity(
             raise InputError(
                 f"{name} is {value}; expected a whole number from 1 to {LARGEST_FIGURE:,}"
             )
-    split = [
-        _split(given, name, asked)
-        for name, asked in (
-            ("tensor_parallel_size", tensor_parallel_size),
-            ("pipeline_parallel_size", pipeline_parallel_size),
-        )
-    ]
+    tp = _split(given, "tensor_parallel_size", tensor_parallel_size)
+    pp = _split(given, "pipeline_parallel_size", pipeline_parallel_size)
     if max_num_seqs and max_num_batched_tokens and max_num_batched_tokens < max_num_seqs:
         raise InputError(
             f"max_num_batched_tokens {max_num_batched_tokens:,} is below max_num_seqs "
@@ -188,25 +183,20 @@ def capacity(
         )
     total = gpu_memory or (card and GPUS[card].total_memory) or given.total_memory
     seqs, tokens = default_flags(total or 0.0, card)
-    tokens = (
-        max_num_batched_tokens or given.max_num_batched_tokens or max(tokens, max_num_seqs or 0)
-    )
+    asked = max_num_batched_tokens or given.max_num_batched_tokens
+    tokens = asked or max(tokens, max_num_seqs or 0)
     seqs = max_num_seqs or given.max_num_seqs or min(seqs, tokens)
-    longest = (
-        max_model_len
-        or given.max_model_len
-        or config.optional("max_position_embeddings")
-        or max((each.length for each in lengths), default=tokens)
-    )
-    if (too_long := max((each.length for each in lengths), default=0)) > longest:
+    largest_request = max((each.length for each in lengths), default=0)
+    longest = max_model_len or given.max_model_len or config.optional("max_position_embeddings")
+    longest = longest or largest_request or tokens
+    if largest_request > longest:
         raise InputError(
-            f"a request of {too_long:,} tokens is longer than max_model_len {longest:,}"
+            f"a request of {largest_request:,} tokens is longer than max_model_len {longest:,}"
         )
     dtype = kv_cache_dtype or given.kv_cache_dtype
+    block = block_size or given.block_size or 16
     cache, fp8 = (
-        cache_layout(
-            config, *split, each, block_size or given.block_size or 16, decode_context_parallel_size
-        )
+        cache_layout(config, tp, pp, each, block, decode_context_parallel_size)
         for each in (dtype, "fp8")
     )
     utilization = utilization or given.gpu_memory_utilization or default_utilization(version)
@@ -221,52 +211,43 @@ def capacity(
         max_model_len=longest,
         kv_cache_dtype=dtype,
     )
-    budget = (
-        memory_budget(
-            config,
-            Server(
-                total_memory=total,
-                max_num_seqs=seqs,
-                max_num_batched_tokens=tokens,
-                gpu_memory_utilization=utilization,
-                tensor_parallel_size=split[0],
-                pipeline_parallel_size=split[1],
-                vllm_version=version,
-                weights=weights or indexed_weights(config, math.prod(split)),
-            ),
-            printed if launch else None,
+    budget = pool = None
+    if kv_cache is not None:
+        pool = Part("pool", kv_cache, "given")
+    elif total:
+        server = Server(
+            total_memory=total,
+            max_num_seqs=seqs,
+            max_num_batched_tokens=tokens,
+            gpu_memory_utilization=utilization,
+            tensor_parallel_size=tp,
+            pipeline_parallel_size=pp,
+            vllm_version=version,
+            weights=weights or indexed_weights(config, tp * pp),
         )
-        if total and kv_cache is None
-        else None
+        budget = memory_budget(config, server, printed if launch else None)
+        pool = budget.pool
+    elif printed.kv_cache is not None:
+        pool = Part("pool", printed.kv_cache, "measured")
+    risk = None
+    if pool and len(lengths) > 1:
+        inputs, outputs = zip(*((each.input_len, each.output_len) for each in lengths), strict=True)
+        running = RunningRequest(cache, inputs, outputs, tokens)
+        risk = seqs_for_risk(running, cache.blocks(pool.value), RISK)
+    return Capacity(
+        config=config,
+        cache=cache,
+        cache_fp8=fp8,
+        max_model_len=longest,
+        profiled_seqs=seqs,
+        max_num_batched_tokens=tokens,
+        vllm_version=version,
+        budget=budget,
+        pool=pool,
+        lengths=tuple(lengths),
+        printed_tokens=printed.kv_cache_tokens if kv_cache is None else None,
+        risk=risk,
     )
-    pool = (
-        Part("pool", kv_cache, "given")
-        if kv_cache is not None
-        else budget.pool
-        if budget
-        else None
-        if printed.kv_cache is None
-        else Part("pool", printed.kv_cache, "measured")
-    )
-    found = Capacity(
-        config,
-        cache,
-        fp8,
-        longest,
-        seqs,
-        tokens,
-        version,
-        budget,
-        pool,
-        tuple(lengths),
-        printed.kv_cache_tokens if kv_cache is None else None,
-    )
-    if pool is None or len(lengths) < 2:
-        return found
-    running = RunningRequest(
-        cache, [each.input_len for each in lengths], [each.output_len for each in lengths], tokens
-    )
-    return replace(found, risk=seqs_for_risk(running, found.blocks, RISK))
 
 
 def _split(launch: Launch, name: str, asked: int | None) -> int:
@@ -294,7 +275,8 @@ def _unmoved(launch: Launch, weights: float | None, **flags) -> Launch:
         gone.add("peak_activation")
     if weights:
         gone.add("model_weights")
-    return replace(launch, **dict.fromkeys(gone))
+    unknown: dict[str, Any] = dict.fromkeys(gone)
+    return replace(launch, **unknown)
 
 
 def launch_to_measure(sources) -> Launch:

@@ -22,40 +22,22 @@ from ..units import GIB
 from .quantized import quantization, weight_bytes
 
 K1_PER_WIDTH = 6.64  # bytes per token, per element of the widest MLP + the hidden state
-
-
 K2_SORT = 40.1  # bytes per request and vocabulary entry, to 0.16, from 128 requests on
-
-
 K2_SORT_FEW = 52.5  # the same below 128 requests
-
-
 K2_TRITON = 14.94  # from 0.17 on
-
-
 PEAK_SPREAD = 0.058  # of the peak
-
-
 NON_TORCH = {  # GiB, spread: several GPUs (NCCL), one, and one before 0.17
     "several": (2.12, 0.030),
     "one": (0.26, 0.122),
     "old": (0.07, 0.012),
 }
-
-
 REST = (0.037, 0.021)  # GiB, spread: rotary tables, norms, padding that the matrices leave out
-
-
 TOWER = (1.75, 0.70)  # GiB, spread: a vision tower and its projection, of two models
 
 
 # Not of the fit, whose launches end with 0.19: assumed
 NEW_PEAK_SPREAD = 0.20  # of the peak from 0.20 on and where the release is unknown: other samplers
-
-
 QUANTIZED_SPREAD = 0.05  # of quantized weights: which layers are left out, and how they are packed
-
-
 GRAPHS = (0.6, 0.4)  # GiB set aside for CUDA graphs from 0.20.2 on: 0.1 to 1.4 in ten logs
 
 
@@ -129,12 +111,9 @@ def activation(config: ModelConfig, server: Server) -> Estimate:
 def widest(config: ModelConfig) -> int:
     """Elements of a token in the widest layer: the MLP's (0 with experts) and the hidden state."""
     hidden = config.count("hidden_size")
-    return (
-        hidden
-        if chosen_experts(config)
-        else hidden
-        + (config.optional("intermediate_size") or config.optional("ffn_dim") or 4 * hidden)
-    )
+    if chosen_experts(config):
+        return hidden
+    return hidden + (config.first("intermediate_size", "ffn_dim") or 4 * hidden)
 
 
 def sampler_bytes(server: Server) -> float:
@@ -146,10 +125,7 @@ def sampler_bytes(server: Server) -> float:
 
 def chosen_experts(config: ModelConfig) -> int:
     """Experts that each token passes; 0 where there are none."""
-    return next(
-        (n for name in ("num_experts_per_tok", "top_k_experts") if (n := config.optional(name, 0))),
-        0,
-    )
+    return config.first("num_experts_per_tok", "top_k_experts")
 
 
 def expert_workspace(config: ModelConfig, server: Server) -> float:

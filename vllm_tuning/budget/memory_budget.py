@@ -88,7 +88,9 @@ class Budget:
 def memory_budget(config: ModelConfig, server: Server, launch: Launch | None = None) -> Budget:
     """The budget of a server: measured where the launch prints a part, else given or estimated."""
     measured, graphs = launch or Launch(), cuda_graphs(server)
-    charge = measured.graph_charge  # 0 too where the log lacks it: true of releases without any
+    charge: float | None = (
+        measured.graph_charge
+    )  # 0 too where the log lacks it: true of releases without any
     if launch is None or (not charge and graphs.value and measured.cuda_graph_charged is not False):
         charge = None
     parts = (

@@ -6,20 +6,9 @@ Matrices only: norms, biases and rotary tables are within 0.1 %. Vision towers a
 from ..kv_cache import ModelConfig, mamba2_shape
 from ..law import heads_on_gpu
 
-_PLAIN_MLP = (
-    "opt",
-    "phi",
-    "falcon",
-    "gpt2",
-    "gpt_neox",
-    "bloom",
-    "starcoder2",
-    "nemotron_h",
-    "gpt_bigcode",
-    "gptj",
-    "mpt",
-    "nemotron",
-)  # two matrices, the others three
+_PLAIN_MLP = (  # two matrices, the others three
+    "opt phi falcon gpt2 gpt_neox bloom starcoder2 nemotron_h gpt_bigcode gptj mpt nemotron"
+)
 
 
 def attention_parameters(
@@ -70,21 +59,10 @@ def recurrent_parameters(config: ModelConfig) -> int:
 
 def mlp_widths(config: ModelConfig) -> list[tuple[int, int]]:
     """For each layer: inner width, summed over all its experts, and the router's outputs."""
-    layers, width = config.count("num_hidden_layers"), config.optional("intermediate_size")
-    width = (
-        width
-        or config.optional("ffn_dim")
-        or config.optional("n_inner")
-        or (4 * config.count("hidden_size"))
-    )
-    experts = next(
-        (
-            n
-            for name in ("num_experts", "n_routed_experts", "num_local_experts")
-            if (n := config.optional(name, 0))
-        ),
-        0,
-    )
+    layers = config.count("num_hidden_layers")
+    width = config.first("intermediate_size", "ffn_dim", "n_inner")
+    width = width or 4 * config.count("hidden_size")
+    experts = config.first("num_experts", "n_routed_experts", "num_local_experts")
     pattern = config.get("hybrid_override_pattern")
     if isinstance(pattern, str):
         return [(width, 0) if each in "-E" else (0, 0) for each in pattern]
@@ -93,19 +71,14 @@ def mlp_widths(config: ModelConfig) -> list[tuple[int, int]]:
         return [(shared or width, 0)] * layers
     expert = config.optional("moe_intermediate_size") or width
     shared = (
-        config.optional("shared_expert_intermediate_size", 0)
-        or config.optional("shared_intermediate_size", 0)
-        or expert * (config.optional("n_shared_experts", 0) or 0)
+        config.first("shared_expert_intermediate_size", "shared_intermediate_size")
+        or expert * config.first("n_shared_experts")
         or (width if config.family in ("llama4", "gemma4") else 0)
     )
     dense = config.optional("intermediate_size_mlp") or width
-    first = config.optional("first_k_dense_replace", 0) or 0
-    step = (
-        config.optional("decoder_sparse_step")
-        or config.optional("interleave_moe_layer_step")
-        or config.optional("expert_layer_period")
-        or 1
-    )
+    first = config.first("first_k_dense_replace")
+    steps = ("decoder_sparse_step", "interleave_moe_layer_step", "expert_layer_period")
+    step = config.first(*steps) or 1
     offset = config.optional("expert_layer_offset", 0)
     offset = step - 1 if offset is None else offset
     only_dense, sparse = config.get("mlp_only_layers"), config.get("moe_layer_freq")
@@ -154,11 +127,11 @@ def layer_parameters(
 ) -> tuple[int, int]:
     """Parameters of the experts, and of all else in the layers."""
     hidden, tp = config.count("hidden_size"), tensor_parallel_size
-    matrices = 2 if config.family in _PLAIN_MLP else 3
+    matrices = 2 if config.family in _PLAIN_MLP.split() else 3
     experts = others = 0
     kinds, widths = config.layer_kinds(), mlp_widths(config)
     stage = -(-len(kinds) // pipeline_parallel_size)
-    for kind, (width, router) in list(zip(kinds, widths))[:stage]:
+    for kind, (width, router) in list(zip(kinds, widths, strict=True))[:stage]:
         if kind == "state":
             others += recurrent_parameters(config) // tp
         elif kind:

@@ -4,11 +4,7 @@ from ..kv_cache import MissingFigure, ModelConfig
 from .parameters import count_parameters, layer_parameters, table_parameters
 
 _BITS = {"fp8": 8, "fbgemm_fp8": 8, "mxfp4": 4}
-
-
 _BY_GROUP = ("awq", "gptq", "compressed-tensors")
-
-
 _SCALE_BITS = 16  # one scale for each group of weights; 8 in mxfp4
 
 
@@ -26,9 +22,10 @@ def weight_bytes(
     Of mxfp4 models only the experts are quantized. Raises MissingFigure for another scheme.
     """
     split = tensor_parallel_size, pipeline_parallel_size
-    if not quantization(config):
+    given = quantization(config)
+    if not given:
         return config.element_bytes * count_parameters(config, *split)
-    method, bits = _scheme(config)
+    method, bits = _scheme(given, config.path)
     tables = config.element_bytes * table_parameters(config, *split)
     experts, others = layer_parameters(config, *split)
     return (
@@ -38,27 +35,20 @@ def weight_bytes(
     )
 
 
-def _scheme(config: ModelConfig) -> tuple[str, float]:
+def _scheme(given: dict, path: str) -> tuple[str, float]:
     """Name, and bits of a weight with its share of the scale."""
-    given = quantization(config)
     method, groups = str(given.get("quant_method")).lower(), given.get("config_groups")
     weights = given
     if isinstance(groups, dict):
-        weights = next(
-            (
-                group["weights"]
-                for group in groups.values()
-                if isinstance(group, dict) and isinstance(group.get("weights"), dict)
-            ),
-            {},
-        )
+        kinds = [each.get("weights") for each in groups.values() if isinstance(each, dict)]
+        weights = next((each for each in kinds if isinstance(each, dict)), {})
     bits = next(
         (weights[name] for name in ("num_bits", "bits", "w_bit") if weights.get(name)),
         _BITS.get(method),
     )
     if method not in (*_BITS, *_BY_GROUP) or bits not in (2, 3, 4, 8):
         raise MissingFigure(
-            f"{config.path}: quantization_config {method[:40]!r} does not tell the "
+            f"{path}: quantization_config {method[:40]!r} does not tell the "
             "size of the weights; give --weights GIB, of one GPU"
         )
     size = 32 if method == "mxfp4" else weights.get("group_size")

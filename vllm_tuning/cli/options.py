@@ -116,6 +116,17 @@ def lengths_options(required: bool):
     return add
 
 
+def gone_option(name: str, instead: str):
+    """An option that is no more, hidden: one line that names what takes its place, exit 2."""
+
+    def refuse(ctx, param, value):
+        if value is not None:
+            complain(f"{name} is no more: {instead}")
+            ctx.exit(2)
+
+    return click.option(name, hidden=True, is_eager=True, expose_value=False, callback=refuse)
+
+
 @contextlib.contextmanager
 def progress_bar(count: int, label: str = "requests"):
     """A bar on stderr, on a terminal only; what to call with the number of the newly done."""

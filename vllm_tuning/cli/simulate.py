@@ -7,7 +7,15 @@ from itertools import repeat
 import click
 
 from ..units import InputError, parse_size
-from .options import Gpu, Size, config_option, json_option, lengths_options, progress_bar
+from .options import (
+    Gpu,
+    Size,
+    config_option,
+    gone_option,
+    json_option,
+    lengths_options,
+    progress_bar,
+)
 
 
 class Arrival(click.ParamType):
@@ -24,7 +32,7 @@ class Arrival(click.ParamType):
                 return kind, None
         except ValueError:
             pass
-        self.fail(
+        return self.fail(
             f"{value!r}; write burst, closed:64 (in flight) or poisson:2.5 (a second)", param, ctx
         )
 
@@ -69,14 +77,13 @@ class Arrival(click.ParamType):
     metavar="S",
     help="Seconds that each step takes: for poisson, and for the times.",
 )
-@click.option(
+@gone_option(
     "--load-runs",
-    metavar="FILE",
-    help="Or a CSV of load runs, to estimate them from: seconds_per_step, tokens, kv_tokens.",
+    "vllm-tuning throughput will take its place; until then give --step-time S or --gpu NAME",
 )
 @click.option(
     "--gpu",
-    type=Gpu("tensor_rate", "--step-time S or --load-runs FILE"),
+    type=Gpu("tensor_rate", "--step-time S"),
     help="Or a GPU such as H100: with the model's config.json the least that a step can take.",
 )
 @click.option("--block-size", type=Size(), metavar="N", help="Else of the launches, or 16.")
@@ -106,20 +113,18 @@ class Arrival(click.ParamType):
 )
 @config_option
 @json_option
-def simulate(
-    launches, workload, output, config, as_json, arrival, step_time, load_runs, gpu, seed, **options
-):
+def simulate(launches, workload, output, config, as_json, arrival, step_time, gpu, seed, **options):
     """The V1 scheduler on a workload, step by step: preemptions, use of the pool, tokens a step.
 
-    It counts steps. With --step-time, --load-runs or --gpu it tells throughput, time to first token
-    (TTFT) and time per further token (TPOT) too, as given, estimated or bounded.
+    It counts steps. With --step-time or --gpu it gives throughput, time to first token (TTFT) and
+    time per further token (TPOT) too.
 
     The workload is a FILE (in the format of traces, so that one can be replayed), or requests of
-    one length, or of the lengths in a file, on a server with these flags. LAUNCHES tell its pool
+    one length, or of the lengths in a file, on a server with these flags. LAUNCHES give its pool
     instead of --num-gpu-blocks, and its flags for the length that 95 % of the requests keep to.
     """
     from ..reading import check_writable
-    from ..report import simulation_text
+    from ..report import simulation_summary
     from ..scheduler import (
         config_to_json,
         poisson_arrivals,
@@ -136,8 +141,8 @@ def simulate(
         raise click.UsageError(
             "--arrival poisson:RATE needs --step-time SECONDS, for a rate is a second's"
         )
-    if (step_time is not None) + bool(load_runs) + bool(gpu) > 1:
-        raise click.UsageError("--step-time, --load-runs and --gpu exclude each other")
+    if step_time is not None and gpu:
+        raise click.UsageError("--step-time and --gpu exclude each other")
     if config and not (gpu or launches):
         raise click.UsageError("--config FILE is read for --gpu or LAUNCHES only")
     if workload is not None:
@@ -158,7 +163,7 @@ def simulate(
         requests = requests_of(shapes if len(shapes) == count else repeat(shapes[0], count))
         if kind == "poisson":
             requests = poisson_arrivals(requests, number, step_time, seed)
-    clock, unknown = _step_time(step_time, load_runs, gpu, config, launches, model)
+    clock, unknown = _step_time(step_time, gpu, config, launches, model)
     if output is not None:
         check_writable(output)
     with progress_bar(count) as progress:
@@ -183,25 +188,22 @@ def simulate(
             allow_nan=False,
         )
         if as_json
-        else simulation_text(done, unknown, click.style)
+        else simulation_summary(done, unknown).as_text(click.style)
     )
 
 
-def _step_time(seconds, load_runs, gpu, config, launches, model):
+def _step_time(seconds, gpu, config, launches, model):
     """What a step takes, or None and the reason."""
     from ..answer import config_beside
     from ..budget import GPUS
     from ..kv_cache import MissingFigure
     from ..launch import first_known
-    from ..scheduler import RUN_COLUMNS, GivenStepTime, fit_step_time, read_load_runs, roofline_of
+    from ..scheduler import GivenStepTime, roofline_of
 
     if seconds is not None:
         return GivenStepTime(seconds), None
-    if load_runs is not None:
-        runs = read_load_runs(load_runs)
-        return fit_step_time(*(runs[name] for name in RUN_COLUMNS)), None
     if gpu is None:
-        return None, "a step has no time of its own: give --gpu, --step-time or --load-runs"
+        return None, "a step has no time of its own: give --gpu or --step-time"
     config = config or (launches and config_beside(launches[0]))
     if not config:
         raise click.UsageError("--gpu needs the model's config.json: give --config FILE")

@@ -254,7 +254,7 @@ def overflow_risk(found, ax=None):
         [100 * running.overflow(int(count), blocks) for count in x],
         color="#0072B2",
         lw=1.8,
-        label="exact for the lengths of the file",
+        label="normal, mean and variance of the file",
     )
     for count, label, marker in (
         (full, f"95th percentile, margin {found.margin:g}: {full:,}", "D"),

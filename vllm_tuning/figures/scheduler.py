@@ -6,8 +6,7 @@ A step is a column, so that a picture is read from left to right and needs no an
 import numpy as np
 from IPython.display import Markdown
 
-from ..scheduler import COEFFICIENTS, Sweep, estimate
-from ..units import with_error
+from ..scheduler import Sweep
 from .style import INK, STAR, THOUSANDS, axes_of, legend, say
 
 WORK = {  # colour of Okabe and Ito, hatch
@@ -31,20 +30,11 @@ LIMITS = {  # column of the trace's table: flag, name, colour, line style, hatch
 LINES = [("#0072B2", "-", "o"), ("#D55E00", "--", "s"), ("#009E73", "-.", "^")]
 
 
-HIERARCHY = {  # of an H100 SXM: bytes, bytes/s
-    "host memory, over PCIe 5": (None, 64e9),  # 128 GB/s both ways (data sheet)
-    "HBM": (80e9, 3.35e12),  # data sheet
-    # 132 SMs, each 256 KiB and 128 bytes a clock (Hopper architecture paper), at the 1.83 GHz that
-    # the data sheet's rate stands for: 989.4e12 / (132 SMs x 4 tensor cores x 1024 operations)
-    "SRAM, shared memory and L1": (132 * 256 * 1024, 132 * 128 * 1.83e9),
-}
-
-
 def request_steps(trace, ax=None):
     """One row a request, one column a step: its tokens, and whether they are prompt or answer."""
     ax, grid = axes_of(ax), trace.grid()
-    first = dict(trace.first_token[:, ::-1].tolist())
-    end = dict(trace.finished[:, ::-1].tolist())
+    first = dict(trace.events("first_token")[:, ::-1].tolist())
+    end = dict(trace.events("finished")[:, ::-1].tolist())
     for row, request in enumerate(trace.requests):
         for step in range(request.at, end[row] + 1):
             tokens = grid[row, step]
@@ -60,9 +50,11 @@ def request_steps(trace, ax=None):
             _bar(ax, step + 0.54, row, 0.92, *WORK[kind], label=kind, lw=0.4)
             if tokens:
                 _word(ax, step + 1, row, tokens)
-    for step, row in trace.preempted.tolist():
+    for step, row in trace.events("preempted").tolist():
         ax.plot(step + 0.5, row, "X", color=INK, ms=8, mec="w", label="preempted")
-    return legend(_steps_and_requests(ax, len(trace), [r.id for r in trace.requests]), ncols=4)
+    _rows(ax, len(trace), [request.id for request in trace.requests])
+    ax.set(xlabel="step", ylabel="request")
+    return legend(ax, ncols=4)
 
 
 def blocks(steps, order, ax=None):
@@ -100,21 +92,14 @@ def blocks(steps, order, ax=None):
             _word(
                 ax, step + 1, row, " ".join(f"{name}{logical}" for name, logical, _ in held) + slots
             )
-    ax.set_xticks(
-        range(1, len(steps) + 1),
+    _rows(ax, len(steps), order)
+    ax.set_xticklabels(
         [
             f"step {step}\n" + ", ".join(f"{name}: {count}" for name, count in tokens.items())
             for step, (tokens, _) in enumerate(steps, 1)
         ],
     )
-    ax.set(
-        xlabel="step, and the tokens computed in it",
-        ylabel="physical block",
-        xlim=(0.5, len(steps) + 0.5),
-        ylim=(len(order) - 0.5, -0.5),
-    )
-    ax.set_yticks(range(len(order)), order)
-    ax.grid(visible=False)
+    ax.set(xlabel="step, and the tokens computed in it", ylabel="physical block")
     return legend(
         say(ax, f"A1 2/{size}: of logical block 1 of request A 2 slots of {size} are filled."),
         below=5.6,
@@ -139,15 +124,8 @@ def limits(simulation, ax=None):
         ax.bar(steps, 8, 1, 104, color="w", ec=colour, hatch=hatch, lw=0)
         ax.bar(steps, 8, 1, 104, color=colour, alpha=0.35, lw=0)
         if len(steps):
-            ax.text(
-                steps[len(steps) // 2],
-                113,
-                flag,
-                ha="center",
-                va="bottom",
-                fontsize=8,
-                fontweight="bold",
-            )
+            at = steps[len(steps) // 2], 113
+            ax.text(*at, flag, ha="center", va="bottom", fontsize=8, fontweight="bold")
     ax.set(xlabel="step", ylabel="share of the limit (%)", xlim=(0.5, len(x) + 0.5), ylim=(0, 124))
     ax.set_yticks(range(0, 101, 25))
     return legend(
@@ -158,7 +136,7 @@ def limits(simulation, ax=None):
 def preemptions(simulations, ax=None):
     """Running requests and preemptions so far, step by step, for each max_num_seqs."""
     ax = axes_of(ax)
-    for simulation, (colour, style, _) in zip(simulations, LINES):
+    for simulation, (colour, style, _) in zip(simulations, LINES, strict=False):
         table, seqs = simulation.trace.table(), simulation.config.max_num_seqs
         ax.plot(
             table["step"] + 1,
@@ -182,59 +160,6 @@ def preemptions(simulations, ax=None):
     return legend(ax, ncols=2)
 
 
-def token_totals(simulations, ax=None):
-    """Tokens computed in all, of the same requests under different flags, in thousands."""
-    ax = axes_of(ax, 2.4)
-    names = []
-    for y, simulation in enumerate(simulations):
-        summary, left = simulation.summary, 0.0
-        again, answer = summary.recomputed_tokens, summary.output_tokens - summary.n_requests
-        for size, (label, (colour, hatch)) in zip(
-            (summary.sched_tokens - again - answer, answer, again), list(WORK.items())
-        ):
-            ax.barh(y, size / 1e3, 0.6, left, color=colour, hatch=hatch, ec="w", label=label)
-            left += size / 1e3
-        ax.text(left, y, f" {summary.output_tokens:,} put out", va="center", fontsize=8)
-        config = simulation.config
-        names.append(f"mns {config.max_num_seqs:,} / mnbt {config.max_num_batched_tokens:,}")
-    ax.set_yticks(range(len(names)), names)
-    ax.set(
-        xlabel="tokens computed (thousands)",
-        ylim=(len(names) - 0.4, -0.6),
-        xlim=(0, 1.3 * ax.dataLim.xmax),
-    )
-    ax.xaxis.set_major_formatter(THOUSANDS)
-    return legend(ax)
-
-
-def memory_hierarchy(step_time, ax=None):
-    """How fast each memory of an H100 hands out data, and how long the weights take through it."""
-    ax = axes_of(ax, 2.2)
-    for y, (name, (size, rate)) in enumerate(HIERARCHY.items()):
-        look = LINES[y][0], (None, "////", "....")[y]
-        ax.barh(y, rate / 1e9, 0.6, color=look[0], hatch=look[1], ec="w", lw=0.5)
-        holds = f"{size / 1e9:,.2g} GB; " if size else ""
-        ax.text(
-            rate / 1e9,
-            y,
-            f" {rate / 1e9:,.0f} GB/s; {holds}weights in "
-            f"{1e3 * step_time.weight_bytes / rate:,.1f} ms",
-            va="center",
-            fontsize=8,
-        )
-    ax.set_xscale("log")
-    ax.set(
-        xlabel="bandwidth (GB/s)",
-        xlim=(20, 1e8),
-        xticks=[100, 1000, 10_000, 100_000],
-        ylim=(len(HIERARCHY) - 0.4, -0.6),
-    )
-    ax.minorticks_off()
-    ax.set_yticks(range(len(HIERARCHY)), HIERARCHY)
-    ax.xaxis.set_major_formatter(THOUSANDS)
-    return ax
-
-
 def decode_step(step_time, context, ax=None):
     """The least time of a step in which all requests decode, ms, and what sets it.
 
@@ -250,6 +175,7 @@ def decode_step(step_time, context, ax=None):
             ("read the weights", weights + 0 * seqs),
         ),
         LINES,
+        strict=True,
     ):
         ax.plot(seqs, 1e3 * values, style, color=colour, lw=1.6, label=label)
     ax.plot(
@@ -292,138 +218,53 @@ def decode_step(step_time, context, ax=None):
     )
 
 
-def load_runs(runs, fitted, ax=None):
-    """Mean time of a step of each load run, ms, against tokens a step, and the fit's interval."""
-    ax = axes_of(ax)
-    ax.plot(
-        runs["tokens"],
-        1e3 * runs["seconds_per_step"],
-        "o",
-        color=LINES[0][0],
-        label="load run, measured",
-    )
-    x = np.linspace(0, 1.1 * runs["tokens"].max(), 50)
-    y = 1e3 * fitted.seconds(x, x * (runs["kv_tokens"] / runs["tokens"]).mean())
-    ax.plot(x, y, "--", color=LINES[1][0], label="fit, estimated")
-    ax.fill_between(
-        x,
-        y * (1 - fitted.relative_error),
-        y * (1 + fitted.relative_error),
-        lw=0,
-        color=LINES[1][0],
-        alpha=0.15,
-        label="± one standard error of a further run",
-    )
-    ax.set(
-        xlabel="tokens a step (mean of the run)",
-        ylabel="time of a step (ms)",
-        ylim=0,
-        xlim=(0, x[-1]),
-    )
-    said = (
-        f"{name} {with_error(1e3 * value).replace('+-', '±')} ms" if value else f"{name} not known"
-        for name in COEFFICIENTS
-        for value in [getattr(fitted, name)]
-    )
-    return legend(say(ax, f"Estimated from {fitted.runs} runs: {', '.join(said)}."))
-
-
 def over_mns(sweeps: dict[str, Sweep], what: str, ax=None):
-    """throughput, preemptions or pool_use of each sweep over mns, with the method's point."""
+    """Throughput or preemptions of each sweep over mns, with the method's point.
+
+    mns as a share of pool / (input + output/2), throughput of the best of the sweep, so that
+    workloads of any shape lie in one picture.
+    """
     ax = axes_of(ax)
-    label, scale = {
-        "throughput": ("tokens/s, at most", 1),
-        "preemptions": ("preemptions", 1),
-        "pool_use": ("mean use of the pool (%)", 100),
-    }[what]
-    for (name, result), (colour, style, marker) in zip(sweeps.items(), LINES):
-        values = scale * getattr(result, what)
-        ax.plot(result.seqs, values, style, marker=marker, color=colour, ms=4, lw=1.6, label=name)
-        ax.plot(
-            result.full,
-            values[result.seqs == result.full],
-            **STAR,
-            label="the method's point: all can be full",
-        )
+    for (name, result), (colour, style, marker) in zip(sweeps.items(), LINES, strict=False):
+        x, values = result.seqs / result.average, getattr(result, what)
         if what == "throughput":
-            ax.plot(
-                result.best,
-                values.max(),
-                "o",
-                mfc="none",
-                mec=INK,
-                ms=11,
-                label="best of the sweep",
-            )
-    ax.axvline(result.average, color=INK, ls=":", label="pool / (input + output/2)")
-    ax.set(
-        xlabel="max_num_seqs (requests)",
-        ylabel=label,
-        xlim=0,
-        ylim=(0, max(1, 1.12 * ax.dataLim.ymax)),
-    )
-    ax.yaxis.set_major_formatter(THOUSANDS)
-    return legend(ax, ncols=3)
-
-
-def costs(sweeps, ax=None):
-    """Throughput over mns for workloads of several shapes, each as a share of its best, %."""
-    ax = axes_of(ax)
-    for result, (colour, style, marker) in zip(sweeps, LINES):
-        x, y = result.seqs / result.average, 100 * result.throughput / result.throughput.max()
-        work = result.workload
-        ax.plot(
-            x,
-            y,
-            style,
-            marker=marker,
-            color=colour,
-            ms=4,
-            lw=1.6,
-            label=f"{work.input_len:,} in, {work.output_len:,} out: mns {result.full} costs "
-            f"{100 * result.cost:.0f} %",
-        )
-        ax.plot(
-            result.full / result.average,
-            100 * (1 - result.cost),
-            **STAR,
-            label="the method's point",
-        )
-    ax.axvline(1, color=INK, ls=":")
+            values = 100 * values / values.max()
+        ax.plot(x, values, style, marker=marker, color=colour, ms=4, lw=1.6, label=name)
+        at = result.seqs == result.full
+        ax.plot(x[at], values[at], **STAR, label="the method's point: all can be full")
+    ax.axvline(1, color=INK, ls=":", label="requests that fit on average")
     ax.set(
         xlabel="mns, as a share of pool / (input + output/2)",
-        ylim=(50, 104),
-        ylabel="throughput, % of the best",
+        ylabel="throughput, % of the best" if what == "throughput" else what,
+        ylim=(50, 104) if what == "throughput" else (0, max(1, 1.12 * ax.dataLim.ymax)),
     )
+    ax.yaxis.set_major_formatter(THOUSANDS)
     return legend(ax, ncols=2)
 
 
-def times(simulations, step_time) -> Markdown:
-    """Preemptions, throughput, median TTFT and TPOT of traced simulations, as a table."""
-    rows = []
-    for simulation in simulations:
-        result, summary = estimate(simulation.trace, step_time), simulation.summary
-        rows.append(
-            f"| {simulation.config.max_num_seqs:,} | {summary.n_steps:,} | "
-            f"{summary.n_preempt:,} | {result.throughput:,.0f} | "
-            f"{np.median(result.ttft):,.1f} | {1e3 * np.nanmedian(result.tpot):,.1f} | "
-            f"{1e3 * np.nanmax(result.tpot):,.1f} |"
-        )
+def totals(simulations) -> Markdown:
+    """Tokens put out and computed, preemptions and times of simulations with a step time."""
     head = (
-        "mns",
-        "steps",
-        "preemptions",
-        "tokens/s",
-        "TTFT, median (s)",
-        "TPOT, median (ms)",
-        "TPOT, largest (ms)",
+        *("mns", "tokens put out", "tokens computed", "of them again", "preemptions", "tokens/s"),
+        *("TTFT, median (s)", "TPOT, median (ms)", "TPOT, largest (ms)"),
     )
-    return Markdown(
-        f"Times from a {step_time.kind}:\n\n| {' | '.join(head)} |\n|"
-        + " ---: |" * len(head)
-        + "\n"
-        + "\n".join(rows)
-    )
+    rows = [
+        (
+            f"{each.config.max_num_seqs:,}",
+            f"{each.summary.output_tokens:,}",
+            f"{each.summary.sched_tokens:,}",
+            f"{each.summary.recomputed_tokens:,}",
+            f"{each.summary.n_preempt:,}",
+            f"{each.times.throughput:,.0f}",
+            f"{np.median(each.times.ttft):,.1f}",
+            f"{1e3 * np.nanmedian(each.times.tpot):,.1f}",
+            f"{1e3 * np.nanmax(each.times.tpot):,.1f}",
+        )
+        for each in simulations
+    ]
+    lines = [head, ["---:"] * len(head), *rows]
+    table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return Markdown(f"Times from a {simulations[0].times.kind}:\n\n{table}")
 
 
 def _bar(ax, x, row, width, colour, hatch, label=None, lw=0.5, part=(0, 1)):
@@ -454,9 +295,9 @@ def _word(ax, x, row, text):
     )
 
 
-def _steps_and_requests(ax, steps, names):
-    ax.set(xlabel="step", ylabel="request", xlim=(0.5, steps + 0.5), ylim=(len(names) - 0.5, -0.5))
-    ax.set_yticks(range(len(names)), names)
+def _rows(ax, steps, names):
+    """One column a step, one row a name."""
+    ax.set(xlim=(0.5, steps + 0.5), ylim=(len(names) - 0.5, -0.5))
     ax.set_xticks(range(1, steps + 1))
+    ax.set_yticks(range(len(names)), names)
     ax.grid(visible=False)
-    return ax

@@ -72,7 +72,7 @@ class CacheLayout:
             return -(-least(group.window - 1 + budget, length) // group.block) + 1
         if group.kind == "chunk":
             return -(-least(group.window + budget, length) // group.block)
-        return -(-(-(-length // self.decode_context_parallel_size)) // group.block)
+        return -(-length // (self.decode_context_parallel_size * group.block))
 
     def concurrency(self, blocks: int, length: int, budget: int) -> float:
         """Requests of ``length`` tokens in so many blocks, as vLLM prints it for max_model_len."""
@@ -109,43 +109,6 @@ class CacheLayout:
         return self.block_bytes * sum(
             self._group_blocks(group, long, budget) for group in self.groups if group.kind != "full"
         )
-
-    def forms(self, length: int) -> list[tuple[int, float]]:
-        """Bytes of a request at B = 0 and per token of B; it takes the least of the forms.
-
-        A window is full, and grows with B (rounded up to a block), or holds the whole request.
-        """
-        choices = []
-        for group in self.groups:
-            whole = (self._group_blocks(group, length, length), 0.0)
-            if group.kind in ("window", "chunk"):
-                kept = group.window - (group.kind == "window")
-                extra = 1 if group.kind == "window" else 0
-                choices.append([whole, ((kept - 1) / group.block + 1 + extra, 1 / group.block)])
-            else:
-                choices.append([whole])
-        return sorted(
-            {
-                (
-                    self.block_bytes * sum(fixed for fixed, _ in picked),
-                    self.block_bytes * sum(more for _, more in picked),
-                )
-                for picked in itertools.product(
-                    *(dict.fromkeys(map(tuple, each)) for each in _distinct(choices))
-                )
-            }
-        )
-
-
-def _distinct(choices):
-    """Equal groups take the same choice: one list for each kind, its members summed."""
-    counts = defaultdict(int)
-    for choice in choices:
-        counts[tuple(choice)] += 1
-    return [
-        [(fixed * count, more * count) for fixed, more in choice]
-        for choice, count in counts.items()
-    ]
 
 
 def cache_layout(
@@ -202,7 +165,7 @@ def cache_layout(
 
     if len({(kind, window) for kind, window, _ in classes}) == 1:
         (kind, window, _), *_ = classes
-        groups = (Group(kind, len(layers), block_size, window),)
+        groups: tuple[Group, ...] = (Group(kind, len(layers), block_size, window),)
         block_bytes = fullest(layers, lambda layer: layer.token_bytes * block_size)
     else:
         sizes = [len(members) for members in classes.values()]

@@ -13,96 +13,56 @@ from ..units import InputError
 
 LARGEST_FIGURE = 10**8  # of a shape: tokens, heads, widths
 
-
 LARGEST_DEPTH = 10_000  # layers; 126 in the largest models
-
 
 LARGEST_CONFIG = 16 * 2**20  # bytes; the largest in use have some 100 kB
 
-
 _NAMES = {  # one quantity, as the families call it
-    "hidden_size": ("hidden_size", "n_embd", "d_model"),
-    "num_hidden_layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
-    "num_attention_heads": ("num_attention_heads", "n_head", "n_heads"),
-    "num_key_value_heads": (
-        "n_head_kv",
-        "num_kv_heads",
-        "num_key_value_heads",
-        "multi_query_group_num",
-        "num_attention_groups",
-    ),
-    "head_dim": ("head_dim", "hidden_size_per_head", "attention_head_dim", "kv_channels"),
-    "vocab_size": ("vocab_size", "padded_vocab_size"),
-    "max_position_embeddings": (
-        "max_position_embeddings",
-        "n_positions",
-        "max_seq_len",
-        "seq_length",
-        "max_sequence_length",
-    ),
+    "hidden_size": "hidden_size n_embd d_model",
+    "num_hidden_layers": "num_hidden_layers n_layer n_layers num_layers",
+    "num_attention_heads": "num_attention_heads n_head n_heads",
+    "num_key_value_heads": "n_head_kv num_kv_heads num_key_value_heads multi_query_group_num "
+    "num_attention_groups",
+    "head_dim": "head_dim hidden_size_per_head attention_head_dim kv_channels",
+    "vocab_size": "vocab_size padded_vocab_size",
+    "max_position_embeddings": "max_position_embeddings n_positions max_seq_len seq_length "
+    "max_sequence_length",
 }
 
+_TIED = ("gemma", "gemma2", "gemma3", "gemma4", "cohere", "cohere2", "opt", "falcon", "gpt2")
+_STATES = {"full_attention_interval": 4, "linear_conv_kernel_dim": 4}
 
-DEFAULTS = {  # of the configuration classes in transformers, where the files leave figures out
-    "gemma2": {"tie_word_embeddings": True},
+DEFAULTS: dict[
+    str, dict
+] = {  # of the configuration classes in transformers, where the files leave figures out
     "gemma3": {
         "num_attention_heads": 8,
         "num_key_value_heads": 4,
         "head_dim": 256,
         "vocab_size": 262208,
         "sliding_window_pattern": 6,
-        "tie_word_embeddings": True,
     },
-    "gemma": {"tie_word_embeddings": True},
-    "gemma4": {"tie_word_embeddings": True},
-    "cohere2": {"sliding_window_pattern": 4, "tie_word_embeddings": True},
-    "cohere": {"tie_word_embeddings": True},
-    "qwen3_next": {"full_attention_interval": 4, "linear_conv_kernel_dim": 4},
-    "qwen3_5": {"full_attention_interval": 4, "linear_conv_kernel_dim": 4},
+    "cohere2": {"sliding_window_pattern": 4},
+    "qwen3_next": _STATES,
+    "qwen3_5": _STATES,
     "jamba": {"attn_layer_period": 8, "attn_layer_offset": 4},
     "llama4": {"no_rope_layer_interval": 4},
     "nemotron_h": {"mamba_ssm_dtype": "float32"},
-    "opt": {"tie_word_embeddings": True},
-    "falcon": {"tie_word_embeddings": True},
-    "gpt2": {"tie_word_embeddings": True},
 }
-
 
 # layers that keep something else than keys and values, latents, windows or one recurrent state
 _UNKNOWN_KINDS = (
-    "linear_attn_config",
-    "compress_ratios",
-    "attn_type_list",
-    "block_configs",
-    "mamba_d_ssm",
-    "rwkv_version",
-    "shared_transformer_config",
-    "ssm_cfg",
-    "is_encoder_decoder",
-    "attn_layer_indices",
+    "linear_attn_config compress_ratios attn_type_list block_configs mamba_d_ssm rwkv_version "
+    "shared_transformer_config ssm_cfg is_encoder_decoder attn_layer_indices"
 )
 
-
-KINDS = {
-    "full_attention": "full",
-    "attention": "full",
-    "full": "full",
-    "*": "full",
-    "G": "full",
-    "sliding_attention": "window",
-    "sliding": "window",
-    "L": "window",
+KINDS: dict[str, str | None] = {  # as the configs name them; None: keeps nothing
+    **dict.fromkeys(("full_attention", "attention", "full", "*", "G"), "full"),
+    **dict.fromkeys(("sliding_attention", "sliding", "L"), "window"),
     "chunked_attention": "chunk",
-    "linear_attention": "state",
-    "mamba": "state",
-    "mamba2": "state",
-    "M": "state",
-    "moe": None,
-    "mlp": None,
-    "-": None,
-    "E": None,
-}  # None: keeps nothing
-
+    **dict.fromkeys(("linear_attention", "mamba", "mamba2", "M"), "state"),
+    **dict.fromkeys(("moe", "mlp", "-", "E")),
+}
 
 _ALTERNATING = ("gemma2", "gpt_oss")  # a window in every other layer, beginning with the first
 
@@ -128,14 +88,14 @@ class ModelConfig:
     def count(self, name: str, default: int | None = None) -> int:
         """A whole number above 0; InputError where it is none, MissingFigure without a default."""
         value = self.optional(name)
-        return (
-            self.need(name)[0]
-            if value is None and default is None
-            else (default if value is None else value)
-        )
+        if value is None:
+            value = self.need(name)[0] if default is None else default
+        return value
 
     def optional(self, name: str, least: int = 1) -> int | None:
-        name = next((each for each in _NAMES.get(name, ()) if self.get(each) is not None), name)
+        name = next(
+            (each for each in _NAMES.get(name, "").split() if self.get(each) is not None), name
+        )
         value = self.get(name)
         if value is None:
             return None
@@ -150,15 +110,19 @@ class ModelConfig:
             )
         return value
 
+    def first(self, *names: str) -> int:
+        """The first of several names that has a count above 0, else 0."""
+        return next((found for name in names if (found := self.optional(name, 0))), 0)
+
     def need(self, *names: str) -> list[int]:
         """Several counts at once; the error names all that are missing."""
-        missing = [name for name in names if self.optional(name) is None]
-        if missing:
+        found = {name: self.optional(name) for name in names}
+        if missing := [name for name, value in found.items() if value is None]:
             raise MissingFigure(
                 f"{self.path}: no {', '.join(missing)}, which a model of the "
                 f"family {self.get('model_type') or 'unknown'!r} needs"
             )
-        return [self.optional(name) for name in names]
+        return [value for value in found.values() if value is not None]
 
     @property
     def element_bytes(self) -> int:
@@ -214,7 +178,7 @@ class ModelConfig:
 
         Raises InputError for layers of another kind.
         """
-        for name in _UNKNOWN_KINDS:
+        for name in _UNKNOWN_KINDS.split():
             if self.get(name):
                 raise MissingFigure(
                     f"{self.path}: {name}: its layers keep a cache of a "
@@ -336,12 +300,12 @@ def config_of(config: dict, path: str = "config.json") -> ModelConfig:
         if isinstance(inner := config.get(name), dict):
             config = {**config, **inner, "outer": config}
             break
+    given = {name: value for name, value in config.items() if value is not None}
     found = ModelConfig(path, config)
     for family in (found.family, str(config.get("model_type"))):
-        if defaults := DEFAULTS.get(family):
-            found = ModelConfig(
-                path, {**defaults, **{k: v for k, v in config.items() if v is not None}}
-            )
+        tied = {"tie_word_embeddings": True} if family in _TIED else {}
+        if tied or family in DEFAULTS:
+            found = ModelConfig(path, tied | DEFAULTS.get(family, {}) | given)
     if found.optional("hidden_size") is None:
         hint = (
             ": a tokenizer's file"

@@ -6,7 +6,7 @@ from .contract import fit_json, launch_json, measured_json, recommend_json, reco
 from .load_text import check_text
 from .measure_text import measured_text, plan_text, step_text
 from .page import write_reports
-from .scheduler_text import simulation_text
+from .simulation_summary import simulation_summary
 from .summary import Summary, warnings
 
 __all__ = [
@@ -23,7 +23,7 @@ __all__ = [
     "plan_text",
     "recommend_json",
     "recommend_yaml",
-    "simulation_text",
+    "simulation_summary",
     "step_text",
     "warnings",
     "write_reports",

@@ -1,39 +1,39 @@
 """vLLM's scheduler, step by step."""
 
-from .config import SchedulerConfig
+from .config import Request, SchedulerConfig
 from .replay import config_to_json, read_workload, write_trace
-from .simulation import Simulation, poisson_arrivals, requests_of, server_at, simulate
-from .step_time import (
-    COEFFICIENTS,
-    RUN_COLUMNS,
-    GivenStepTime,
-    estimate,
-    fit_step_time,
-    quantiles,
-    read_load_runs,
-    roofline_of,
-    times_to_json,
+from .simulation import (
+    Simulation,
+    block_tables,
+    fixed_requests,
+    poisson_arrivals,
+    requests_of,
+    server_at,
+    simulate,
 )
-from .sweep import Sweep
+from .step_time import GivenStepTime, Roofline, quantiles, roofline_of, times_to_json
+from .sweep import Sweep, full_requests, staggered, sweep
 
 __all__ = [
-    "COEFFICIENTS",
-    "RUN_COLUMNS",
     "GivenStepTime",
+    "Request",
+    "Roofline",
     "SchedulerConfig",
     "Simulation",
     "Sweep",
+    "block_tables",
     "config_to_json",
-    "estimate",
-    "fit_step_time",
+    "fixed_requests",
+    "full_requests",
     "poisson_arrivals",
     "quantiles",
-    "read_load_runs",
     "read_workload",
     "requests_of",
     "roofline_of",
     "server_at",
     "simulate",
+    "staggered",
+    "sweep",
     "times_to_json",
     "write_trace",
 ]

@@ -103,7 +103,7 @@ class Request:
     prompt: its token ids, for prefix caching; without them it shares no block with another request.
     """
 
-    id: str
+    id: str | int
     prompt_len: int
     max_tokens: int
     at: int = 0

@@ -28,14 +28,9 @@ CONFIG_KEYS = {
     "reserve": "scheduler_reserve_full_isl",
     "watermark": "watermark",
 }
-
-
 REQUEST_KEYS = ("id", "prompt_len", "max_tokens", "at", "prompt")
 
-
 _LARGEST_FILE = 2**28
-
-
 _ENCODE = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
@@ -71,24 +66,22 @@ def write_trace(
     document: the workload's own, whose config and requests are kept as they are. Step after step,
     so that the text is never whole in memory.
     """
+    trace = simulation.trace
+    if trace is None:
+        raise InputError("the simulation kept no trace; simulate with trace=True")
     document = document or {
         "config": config_to_json(simulation.config),
-        "requests": [_request_to_json(request) for request in simulation.trace.requests],
+        "requests": [_request_to_json(request) for request in trace.requests],
     }
-    head = _ENCODE(
-        {
-            "config": document["config"],
-            "requests": document["requests"],
-            "summary": simulation.summary.to_dict(),
-        }
-    )
+    head = {name: document[name] for name in ("config", "requests")}
+    head["summary"] = simulation.summary.to_dict()
     with contextlib.ExitStack() as files:
         file = files.enter_context(whole_file(path))
-        if str(path).endswith(".gz"):
-            file = files.enter_context(gzip.GzipFile("", "wb", 6, file, mtime=0))
-        text = files.enter_context(io.TextIOWrapper(file, "ascii", newline=""))
-        text.write(head[:-1] + ',"steps":[')
-        for number, step in enumerate(simulation.trace.steps()):
+        zipped = str(path).endswith(".gz")
+        out = gzip.GzipFile("", "wb", 6, file, mtime=0) if zipped else file
+        text = files.enter_context(io.TextIOWrapper(out, "ascii", newline=""))
+        text.write(_ENCODE(head)[:-1] + ',"steps":[')
+        for number, step in enumerate(trace.to_json()):
             text.write("," * (number > 0) + _ENCODE(step))
         text.write("]}\n")
 
@@ -122,19 +115,20 @@ def _read_json(path: Path):
 
 def _config(entry: dict) -> SchedulerConfig:
     _known(entry, CONFIG_KEYS, "config", required=("mns", "mnbt", "blocks"))
-    flags = {}
     for key, value in entry.items():
-        place = f"config.{key}"
+        place, number = (
+            f"config.{key}",
+            isinstance(value, int | float) and not isinstance(value, bool),
+        )
         if key in ("chunked", "prefix", "reserve"):
             if not isinstance(value, bool):
                 raise InputError(f"{place} is {_short(value)}; expected true or false")
         elif key == "watermark":
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
+            if not number or not 0 <= value < 1:
                 raise InputError(f"{place} is {_short(value)}; expected a number from 0 to below 1")
         else:
             _count(value, place)
-        flags[CONFIG_KEYS[key]] = value
-    return SchedulerConfig(**flags)
+    return SchedulerConfig(**{CONFIG_KEYS[key]: value for key, value in entry.items()})
 
 
 def _request(index: int, entry) -> Request:
@@ -142,22 +136,18 @@ def _request(index: int, entry) -> Request:
     if not isinstance(entry, dict):
         raise InputError(f"{place} is {_short(entry)}; expected an object")
     prompt = entry.get("prompt")
-    required = ("id", "max_tokens") if prompt is not None else ("id", "max_tokens", "prompt_len")
-    _known(entry, REQUEST_KEYS, place, required)
+    _known(entry, REQUEST_KEYS, place, ("id", "max_tokens", *["prompt_len"] * (prompt is None)))
     if isinstance(entry["id"], bool) or not isinstance(entry["id"], str | int):
         raise InputError(f"{place}.id is {_short(entry['id'])}; expected a name or a number")
     if prompt is not None:
         if not isinstance(prompt, list):
             raise InputError(f"{place}.prompt is {_short(prompt)}; expected a list of token ids")
         prompt = tuple(_count(token, f"{place}.prompt") for token in prompt)
-    length = _count(entry.get("prompt_len", len(prompt or ())), f"{place}.prompt_len")
-    return Request(
-        entry["id"],
-        length,
-        _count(entry["max_tokens"], f"{place}.max_tokens"),
-        _count(entry.get("at", 0), f"{place}.at"),
-        prompt,
+    counts = {"prompt_len": len(prompt or ()), "at": 0} | entry
+    length, tokens, at = (
+        _count(counts[name], f"{place}.{name}") for name in ("prompt_len", "max_tokens", "at")
     )
+    return Request(entry["id"], length, tokens, at, prompt)
 
 
 def _known(entry: dict, names, place: str, required) -> None:

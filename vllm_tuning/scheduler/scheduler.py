@@ -86,8 +86,9 @@ class Scheduler:
         self.waiting: deque[Sequence] = deque()
         self.running: dict[int, Sequence] = {}  # in the order of admission
         self.prefilling: dict[int, Sequence] = {}  # those of them that do not decode
-        self.due = defaultdict(dict)  # those that do, by the step modulo block_size of a new block
-        self.finishing = defaultdict(dict)  # and by the step after which they are done
+        # those that do, by the step modulo block_size of a new block, and by that of their end
+        self.due: defaultdict[int, dict[int, Sequence]] = defaultdict(dict)
+        self.finishing: defaultdict[int, dict[int, Sequence]] = defaultdict(dict)
         self.now = 0  # steps scheduled
         self.arrived = self.recomputed_tokens = self.kv_tokens = 0
 
@@ -156,7 +157,9 @@ class Scheduler:
             budget -= tokens
             blocks += self._lacking_blocks(sequence, tokens)
         if blocks <= self.block_pool.num_free_blocks:
-            for sequence, block in zip(due.values(), self.block_pool.get_new_blocks(len(due))):
+            for sequence, block in zip(
+                due.values(), self.block_pool.get_new_blocks(len(due)), strict=True
+            ):
                 sequence.blocks.append(block)
             for number, sequence in self.prefilling.items():
                 self._allocate_slots(sequence, step.chunks[number])
@@ -253,6 +256,7 @@ class Scheduler:
 
     def _stop_decoding(self, sequence: Sequence) -> None:
         since, sequence.decoding_since = sequence.decoding_since, None
+        assert since is not None
         del self.due[since % self.config.block_size][sequence.number]
         del self.finishing[since + sequence.last_token][sequence.number]
 

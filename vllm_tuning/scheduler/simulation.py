@@ -1,4 +1,4 @@
-"""Requests through the scheduler: a workload in, a summary and, if wanted, a trace out."""
+"""Requests through the scheduler: a workload in; a summary, times and a trace out."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -12,33 +12,49 @@ from ..workload import Workload
 from .config import Request, SchedulerConfig
 from .kv_blocks import BlockPool
 from .scheduler import Scheduler, Step
-from .step_time import Estimate, estimate_of
-from .trace import Trace, TraceRecorder
+from .step_time import Clock, StepTime, Times
+from .trace import Trace
 
 MOST_TRACED = 10**6, 10**8  # steps before the last arrival, generated tokens: some GB of memory
 
 
-@dataclass(frozen=True)
+@dataclass
 class Summary:
-    """What a simulation comes to; the first five names are those of the replay format.
+    """What a simulation comes to, added up step by step so that no step has to be kept.
 
+    n_steps, n_preempt, sched_tokens, max_used, max_run are those of the replay format.
     sched_tokens: tokens scheduled in all steps, recomputed_tokens of them for the second time,
     after a preemption. hit_tokens: not computed, thanks to prefix caching. max_run: requests;
-    max_used and mean_used: blocks taken in a step, out of the usable ones. idle_steps had no work.
+    max_used and mean_used: blocks taken in a step, out of the usable ones. idle_steps: no work.
     """
 
-    n_steps: int
-    n_preempt: int
-    sched_tokens: int
-    max_used: int
-    max_run: int
-    n_requests: int
-    idle_steps: int
-    output_tokens: int
-    recomputed_tokens: int
-    hit_tokens: int
-    mean_used: float
     usable_blocks: int
+    n_steps: int = 0
+    n_preempt: int = 0
+    sched_tokens: int = 0
+    max_used: int = 0
+    max_run: int = 0
+    n_requests: int = 0
+    idle_steps: int = 0
+    output_tokens: int = 0
+    recomputed_tokens: int = 0
+    hit_tokens: int = 0
+    used_in_all: int = 0
+
+    def add_request(self, request: Request) -> None:
+        self.n_requests += 1
+        self.output_tokens += request.max_tokens
+
+    def add(self, step: Step) -> None:
+        self.n_steps += 1
+        self.n_preempt += len(step.preempted)
+        self.sched_tokens += step.tokens
+        self.idle_steps += not step.tokens
+        self.used_in_all += step.used
+        self.max_used = max(self.max_used, step.used)
+        self.max_run = max(self.max_run, step.running)
+        if step.hits:
+            self.hit_tokens += sum(step.hits.values())
 
     @property
     def tokens_per_step(self) -> float:
@@ -51,6 +67,10 @@ class Summary:
         return self.sched_tokens / max(1, self.n_steps - self.idle_steps)
 
     @property
+    def mean_used(self) -> float:
+        return self.used_in_all / max(1, self.n_steps)
+
+    @property
     def mean_pool_use(self) -> float:
         return self.mean_used / self.usable_blocks
 
@@ -59,15 +79,11 @@ class Summary:
         return self.max_used / self.usable_blocks
 
     def to_dict(self) -> dict:
-        return asdict(self) | {
-            name: getattr(self, name)
-            for name in (
-                "tokens_per_step",
-                "sched_tokens_per_step",
-                "mean_pool_use",
-                "peak_pool_use",
-            )
-        }
+        sums = asdict(self) | {"mean_used": self.mean_used}
+        sums["usable_blocks"] = sums.pop("usable_blocks")  # the order of the keys in a file
+        del sums["used_in_all"]
+        means = ("tokens_per_step", "sched_tokens_per_step", "mean_pool_use", "peak_pool_use")
+        return sums | {name: getattr(self, name) for name in means}
 
 
 @dataclass(frozen=True)
@@ -77,7 +93,7 @@ class Simulation:
     config: SchedulerConfig
     summary: Summary
     trace: Trace | None = field(default=None, repr=False)
-    times: Estimate | None = field(default=None, repr=False)
+    times: Times | None = field(default=None, repr=False)
 
 
 def simulate(
@@ -86,7 +102,7 @@ def simulate(
     concurrency: int | None = None,
     trace: bool = False,
     progress: Callable[[int], object] | None = None,
-    step_time=None,
+    step_time: StepTime | None = None,
 ) -> Simulation:
     """Run all requests to their end.
 
@@ -94,41 +110,41 @@ def simulate(
     iterator in that order, which is then read only as far as the scheduler needs. concurrency: so
     many at most waiting and running; the next arrives when one has left (a closed loop). trace:
     keep what every step did. progress: called with the number of requests that a step finished.
-    step_time: what a step takes (of ``step_time.py``), for ``times``; then requests are read as they
-    arrive, and a few numbers are kept of each. Raises InputError for a request that can never finish.
+    step_time: what a step takes, for ``times``; then requests are read as they arrive, and a few
+    numbers are kept of each. Raises InputError for a request that can never finish.
     """
     if concurrency is not None and not concurrency >= 1:
         raise InputError(f"concurrency is {concurrency}; at least 1 must be in flight")
     if isinstance(requests, Sequence):
         requests = sorted(map(config.check, requests), key=lambda request: request.at)
-    scheduler = Scheduler(config)
+    scheduler, summary = Scheduler(config), Summary(config.num_gpu_blocks - 1)
     arrivals = _Arrivals(config, requests, concurrency, trace, read_all=trace or bool(step_time))
-    totals, recorder = _Totals(config), TraceRecorder() if trace else None
-    clock = step_time and _Clock(step_time)
+    kept, clock = Trace() if trace else None, Clock(step_time) if step_time else None
     while arrivals.next or scheduler.running or scheduler.waiting:
         if not trace and (idle := arrivals.skip_idle_steps(scheduler)):
-            totals.idle += idle
+            summary.n_steps += idle
+            summary.idle_steps += idle
             if clock:
                 clock.idle(idle)
         for request in arrivals.due(scheduler):
             scheduler.add_request(request)
-            totals.add_request(request)
+            summary.add_request(request)
             if clock:
                 clock.add_request(request)
-            if recorder:
-                recorder.requests.append(replace(request, at=scheduler.now))
+            if kept is not None:
+                kept.requests.append(replace(request, at=scheduler.now))
         step = scheduler.schedule()
-        if recorder:
-            recorder.add(step, scheduler.running)
+        if kept is not None:
+            kept.steps.append(step)
+            kept.order.append(list(scheduler.running))
         scheduler.update_from_output(step)
-        totals.add(step)
+        summary.add(step)
         if clock:
             clock.add(step)
         if progress and step.finished:
             progress(len(step.finished))
-    return Simulation(
-        config, totals.summary(scheduler), recorder and recorder.trace(), clock and clock.times()
-    )
+    summary.recomputed_tokens = scheduler.recomputed_tokens
+    return Simulation(config, summary, kept, clock.times() if clock else None)
 
 
 def block_tables(config: SchedulerConfig, requests: Sequence[Request], block_ids: Sequence[int]):
@@ -144,13 +160,9 @@ def block_tables(config: SchedulerConfig, requests: Sequence[Request], block_ids
         for request in requests[scheduler.arrived :]:
             if request.at <= scheduler.now:
                 scheduler.add_request(request)
-        step = scheduler.schedule()
-        steps.append(
-            (
-                {names[n]: step.chunks.get(n, 1) for n in scheduler.running},
-                {names[n]: scheduler.block_table(n) for n in scheduler.running},
-            )
-        )
+        step, running = scheduler.schedule(), list(scheduler.running)
+        tokens = {names[number]: step.chunks.get(number, 1) for number in running}
+        steps.append((tokens, {names[n]: scheduler.block_table(n) for n in running}))
         scheduler.update_from_output(step)
     return steps
 
@@ -197,74 +209,6 @@ class _Arrivals:
         return idle
 
 
-class _Clock:
-    """The time, step by step, and when each request arrived, had its first token and its last."""
-
-    def __init__(self, step_time):
-        self.step_time, self.now = step_time, 0.0
-        self.arrived, self.first, self.last, self.outputs = [], [], [], []
-
-    def idle(self, steps: int) -> None:
-        self.now += steps * float(self.step_time.seconds(0))
-
-    def add_request(self, request: Request) -> None:
-        self.arrived.append(self.now)
-        self.outputs.append(request.max_tokens)
-        self.first.append(None)
-        self.last.append(None)
-
-    def add(self, step: Step) -> None:
-        self.now += float(self.step_time.seconds(step.tokens, step.kv_tokens))
-        for number in step.first_token:
-            self.first[number] = self.now
-        for number in step.finished:
-            self.last[number] = self.now
-
-    def times(self) -> Estimate:
-        return estimate_of(
-            self.step_time, self.now, self.arrived, self.first, self.last, self.outputs
-        )
-
-
-class _Totals:
-    """Sums over the steps, so that no step has to be kept."""
-
-    def __init__(self, config: SchedulerConfig):
-        self.usable = config.num_gpu_blocks - 1
-        self.preempted = self.tokens = self.hits = self.idle = self.used = self.output = 0
-        self.max_used = self.max_run = 0
-
-    def add_request(self, request: Request) -> None:
-        self.output += request.max_tokens
-
-    def add(self, step: Step) -> None:
-        self.preempted += len(step.preempted)
-        self.tokens += step.tokens
-        self.idle += not step.tokens
-        self.used += step.used
-        self.max_used = max(self.max_used, step.used)
-        self.max_run = max(self.max_run, step.running)
-        if step.hits:
-            self.hits += sum(step.hits.values())
-
-    def summary(self, scheduler: Scheduler) -> Summary:
-        steps = scheduler.now
-        return Summary(
-            n_steps=steps,
-            n_preempt=self.preempted,
-            sched_tokens=self.tokens,
-            max_used=self.max_used,
-            max_run=self.max_run,
-            n_requests=scheduler.arrived,
-            idle_steps=self.idle,
-            output_tokens=self.output,
-            recomputed_tokens=scheduler.recomputed_tokens,
-            hit_tokens=self.hits,
-            mean_used=self.used / max(1, steps),
-            usable_blocks=self.usable,
-        )
-
-
 def server_at(
     optimum: Optimum,
     max_num_seqs: int | None = None,
@@ -274,35 +218,31 @@ def server_at(
     """The server that launches describe, with its pool at these flags: as printed, else expected.
 
     Default: the recommended flags; for other requests the token budget that is free beside them.
-    flags: of SchedulerConfig. Raises InputError where the launches do not tell the blocks.
+    flags: of SchedulerConfig. Raises InputError where the launches do not give the blocks.
     """
     model, best = optimum.model, optimum.recommended
     seqs, budget = max_num_seqs, max_num_batched_tokens
-    if best and not (seqs and budget):
-        seqs, budget = (
-            seqs or best.max_num_seqs,
-            budget
-            or (
-                Pool(model, optimum.workload, 1).largest_free_token_budget(seqs)
-                if seqs
-                else best.max_num_batched_tokens
-            ),
+    pool = best and Pool(model, optimum.workload, 1)
+    if best and pool:
+        budget = budget or (
+            pool.largest_free_token_budget(seqs) if seqs else best.max_num_batched_tokens
         )
-    longest = max((fitted.launch.max_model_len or 0 for fitted in model.launches), default=0)
-    given = {"block_size": model.block_size, "max_model_len": longest or optimum.workload.length}
-    return SchedulerConfig(seqs, budget, _num_gpu_blocks(optimum, seqs, budget), **given | flags)
-
-
-def _num_gpu_blocks(optimum: Optimum, seqs: int | None, budget: int | None) -> int:
-    model = optimum.model
-    for launch in (fitted.launch for fitted in model.launches):
-        if (launch.max_num_seqs, launch.max_num_batched_tokens) == (seqs, budget):
-            if launch.kv_cache_tokens and not model.hybrid:
-                return launch.kv_cache_tokens // model.block_size
-    if optimum.recommended is None or optimum.recommended.kv_cache_tokens is None:
+        seqs = seqs or best.max_num_seqs
+    launches = [fitted.launch for fitted in model.launches]
+    printed = [
+        launch.kv_cache_tokens
+        for launch in launches
+        if (launch.max_num_seqs, launch.max_num_batched_tokens) == (seqs, budget)
+    ]
+    tokens = None if model.hybrid else next(filter(None, printed), None)
+    if not tokens and seqs and budget and best and pool and best.kv_cache_tokens is not None:
+        tokens = max(0, pool.whole_tokens(seqs, budget) or 0)
+    if tokens is None or not (seqs and budget):
         reason = optimum.reason or "layers of several kinds share the pool"
         raise InputError(f"the launches do not tell num_gpu_blocks: {reason}")
-    return max(0, Pool(model, optimum.workload, 1).whole_tokens(seqs, budget)) // model.block_size
+    longest = max((launch.max_model_len or 0 for launch in launches), default=0)
+    given = {"block_size": model.block_size, "max_model_len": longest or optimum.workload.length}
+    return SchedulerConfig(seqs, budget, tokens // model.block_size, **given | flags)
 
 
 def fixed_requests(count: int, input_len: int, output_len: int) -> Iterator[Request]:

@@ -1,4 +1,4 @@
-"""Throughput, preemptions and use of the pool over max_num_seqs, by simulation."""
+"""Throughput and preemptions over max_num_seqs, by simulation."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -8,34 +8,25 @@ import numpy as np
 from ..workload import Workload
 from .config import SchedulerConfig
 from .simulation import fixed_requests, poisson_arrivals, simulate
-from .step_time import Roofline, StepTime, estimate
+from .step_time import StepTime
 
 SATURATION = 1.15  # staggered requests arrive so many times as fast as the pool can serve them
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """One workload on one pool over max_num_seqs.
+    """One shape of requests on one pool over max_num_seqs.
 
     full: full requests that the pool holds, the method's point. average: requests of the mean size
     of a staggered one, input + output / 2. Arrays of shape (points,): seqs, throughput (generated
-    tokens/s, from the first step to the last), preemptions, pool_use (mean of the steps, a share).
-    kind: what the step time is, "estimated" or a bound.
+    tokens/s, from the first step to the last), preemptions.
     """
 
-    workload: Workload
     full: int
     average: float
     seqs: np.ndarray
     throughput: np.ndarray
     preemptions: np.ndarray
-    pool_use: np.ndarray
-    kind: str
-
-    @property
-    def best(self) -> int:
-        """The max_num_seqs of the sweep with the highest throughput."""
-        return int(self.seqs[self.throughput.argmax()])
 
     @property
     def cost(self) -> float:
@@ -57,17 +48,14 @@ def average_requests(server: SchedulerConfig, workload: Workload) -> float:
 def staggered(server: SchedulerConfig, workload: Workload, requests: int, seed: int = 0) -> list:
     """Requests arriving at random, ``SATURATION`` times as fast as the pool can serve them."""
     rate = SATURATION * average_requests(server, workload) / workload.output_len  # a step
-    return list(
-        poisson_arrivals(
-            fixed_requests(requests, workload.input_len, workload.output_len), rate, 1.0, seed
-        )
-    )
+    shape = workload.input_len, workload.output_len
+    return list(poisson_arrivals(fixed_requests(requests, *shape), rate, 1.0, seed))
 
 
 def sweep(
     server: SchedulerConfig,
     workload: Workload,
-    step_time: Roofline | StepTime,
+    step_time: StepTime,
     requests: Iterable,
     points: int = 10,
 ) -> Sweep:
@@ -80,12 +68,7 @@ def sweep(
     seqs = np.unique(np.r_[np.linspace(0.3, 1.2, points) * average, full].astype(int).clip(1))
     requests, rows = list(requests), []
     for count in seqs.tolist():
-        done = simulate(replace(server, max_num_seqs=count), requests, trace=True)
-        rows.append(
-            (
-                estimate(done.trace, step_time).throughput,
-                done.summary.n_preempt,
-                done.summary.mean_pool_use,
-            )
-        )
-    return Sweep(workload, full, average, seqs, *map(np.array, zip(*rows)), step_time.kind)
+        done = simulate(replace(server, max_num_seqs=count), requests, step_time=step_time)
+        assert done.times
+        rows.append((done.times.throughput, done.summary.n_preempt))
+    return Sweep(full, average, seqs, *map(np.array, zip(*rows, strict=True)))
