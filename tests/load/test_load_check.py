@@ -10,11 +10,12 @@ import pytest
 from click.testing import CliRunner
 from conftest import ROOT, rows_of
 
+from vllm_tuning import Workload, find_optimum, model_of
 from vllm_tuning.cli import main
 from vllm_tuning.load.rules import check
-from vllm_tuning.load.server import read_recommendation
 from vllm_tuning.reading.metrics import parse_scrapes, read_scrapes
-from vllm_tuning.reading.scrape_series import Window
+from vllm_tuning.reading.scrape_series import ScrapeSeries
+from vllm_tuning.reading.sources import read_source
 from vllm_tuning.units import InputError
 
 ORACLE = ROOT.parent / "shared/oracle/load"
@@ -63,15 +64,12 @@ def lengths(prompt, output, count=100):
     return text
 
 
-def verdict(*texts, **options):
-    return check(
-        Window(
-            tuple(
-                one for i, text in enumerate(texts) for one in parse_scrapes(text.encode(), f"s{i}")
-            )
-        ),
-        **options,
+def verdict(*texts, launches=None):
+    """The verdict on scrapes and, with the name of launches, on what these say of the server."""
+    series = ScrapeSeries(
+        tuple(one for i, text in enumerate(texts) for one in parse_scrapes(text.encode(), f"s{i}"))
     )
+    return check(series, read_source(launches), model_of([launches])) if launches else check(series)
 
 
 def rules(found):
@@ -151,7 +149,7 @@ def test_carried_scrapes_tell_what_the_runs_measured(name, code):
 @pytest.mark.parametrize("name", ["mns8", "mns16", "mns24"])
 def test_carried_scrapes_are_the_timeline_of_the_run(name):
     real = json.loads((ORACLE / f"fix_{name}_mnbt2048/run.json").read_text())
-    window = Window(tuple(read_scrapes([DATA / f"{name}.prom"])))
+    series = ScrapeSeries(tuple(read_scrapes([DATA / f"{name}.prom"])))
     for ours, theirs in (
         ("running", "running"),
         ("waiting", "waiting"),
@@ -159,10 +157,10 @@ def test_carried_scrapes_are_the_timeline_of_the_run(name):
         ("kv_cache_usage", "kv"),
         ("generation_tokens", "gen"),
     ):
-        assert window.total(ours)[:-1] == pytest.approx(
+        assert series.total(ours)[:-1] == pytest.approx(
             [point[theirs] for point in real["timeline"]], abs=1e-6
         )
-    assert window.histogram("steps").count == real["result"]["steps"]
+    assert series.histogram("steps").count == real["result"]["steps"]
 
 
 # ---------------------------------------------------------------- what to change, and by how much
@@ -183,8 +181,6 @@ def test_by_how_much_by_hand():
 
 def test_both_flags_and_the_utilization_where_the_launches_tell_them(tmp_path):
     """With four launches the model knows how the pool moves: its own answer for that length."""
-    from vllm_tuning import Workload, find_optimum, model_of
-
     launches = ROOT / "data/llama-3-8b-2-layers/launches.csv"
     served = rows_of(launches)[0]
     pool = {"blocks": int(served["num_gpu_blocks"]), "size": 32}
@@ -192,7 +188,7 @@ def test_both_flags_and_the_utilization_where_the_launches_tell_them(tmp_path):
     found = verdict(
         scrape(0.0, preempted=0, **pool),
         scrape(0.5, 12, preempted=5, more=lengths(9000, 99_000), **pool),
-        launches=[launches],
+        launches=launches,
     )
     change = rules(found)["preemptions"].change
     assert f"--max-num-seqs {best.max_num_seqs} --max-num-batched-tokens" in change
@@ -205,7 +201,7 @@ def test_both_flags_and_the_utilization_where_the_launches_tell_them(tmp_path):
 
 def test_launches_that_would_admit_more_are_not_named():
     """The launches of another server: their 794 requests are no cure for 24 that preempt."""
-    found = verdict((DATA / "mns24.prom").read_text(), launches=["llama-3-8b-2-layers"])
+    found = verdict((DATA / "mns24.prom").read_text(), launches="llama-3-8b-2-layers")
     change = rules(found)["preemptions"].change
     assert "to 16 or less" in change and "by the launches" not in change
 
@@ -221,57 +217,6 @@ def test_a_full_pool_by_hand():
 @pytest.mark.parametrize("peak, healthy", [(0.8999, True), (0.9, False)])
 def test_ninety_per_cent_is_full(peak, healthy):
     assert verdict(scrape(peak, 3, preempted=0), scrape(0.1, 1, preempted=0)).healthy is healthy
-
-
-def test_observed_lengths_against_those_assumed(tmp_path):
-    answer = tmp_path / "R.json"
-    done = CliRunner().invoke(
-        main,
-        ["recommend", "llama-3-8b-2-layers", "--input-len", "900", "--output-len", "300", "--json"],
-    )
-    answer.write_text(done.stdout)
-    shorter, longer = (
-        verdict(
-            scrape(0.1, 1, preempted=0),
-            scrape(0.1, 1, preempted=0, more=lengths(1000, out)),
-            predicted=read_recommendation(answer),
-        )
-        for out in (200, 201)
-    )
-    assert rules(shorter)["request_length"].verdict == "pass"
-    assert rules(longer)["request_length"].verdict == "fail"
-    assert rules(longer)["request_length"].measured == 1201
-    assert "--input-len 1000 --output-len 201" in rules(longer)["request_length"].change
-    assert longer.healthy is True
-
-
-def test_the_pool_against_the_one_predicted(tmp_path):
-    """Three-way: the recommendation, the log of a launch at its flags, the scrapes."""
-    answer, launch = tmp_path / "R.json", tmp_path / "launch.csv"
-    done = CliRunner().invoke(
-        main,
-        [
-            "recommend",
-            "llama-3-8b-2-layers",
-            "--input-len",
-            "1024",
-            "--output-len",
-            "256",
-            "--json",
-        ],
-    )
-    answer.write_text(done.stdout)
-    best = json.loads(done.stdout)["recommended"]
-    launch.write_text(
-        "max_num_seqs,max_num_batched_tokens\n"
-        f"{best['max_num_seqs']},{best['max_num_batched_tokens']}\n"
-    )
-    for share, expected in ((0.995, "pass"), (0.98, "fail")):
-        blocks = round(share * best["kv_cache_tokens"] / 16)
-        texts = [scrape(0.1, 1, preempted=0, blocks=blocks)] * 2
-        found = verdict(*texts, predicted=read_recommendation(answer), launches=[launch])
-        rule = rules(found)["kv_cache_tokens"]
-        assert rule.verdict == expected and rule.measured == blocks * 16
 
 
 # ---------------------------------------------------------------- over time
@@ -296,7 +241,7 @@ def test_lengths_over_a_restart_are_of_both_stretches():
         scrape(0, preempted=0, more=lengths(100, 10, 80)),
         scrape(0, preempted=0, more=lengths(100, 10, 20)),
     )
-    assert found.window.histogram("prompt_length").count == 30 + 20
+    assert found.series.histogram("prompt_length").count == 30 + 20
 
 
 def test_two_engines_apart_and_together():
@@ -388,7 +333,7 @@ def test_a_restart_with_other_buckets():
         text(1, [(1000, 100), (10_000, 100), ("+Inf", 100)]),
         text(2, [(1000, 0), (10_000, 0), (20_000, 50), ("+Inf", 50)]),
     )
-    histogram = found.window.histogram("prompt_length")
+    histogram = found.series.histogram("prompt_length")
     assert histogram.buckets == {1000: 100, 10_000: 100, float("inf"): 150}
     assert histogram.mean == (100 * 900 + 50 * 15_000) / 150
 
@@ -401,15 +346,15 @@ def test_an_hour_of_scrapes_is_judged_at_once():
         "s",
     )
     begun = time.monotonic()
-    check(Window(tuple(one * 3600))).to_dict()
+    check(ScrapeSeries(tuple(one * 3600))).to_dict()
     assert time.monotonic() - begun < 5
 
 
 def test_times_that_begin_anew_are_no_time_line():
     """Two files of --keep, each from 0 s: no seconds over both, so no rate either."""
     text = "".join(f"vllm:num_requests_running 3 {moment}\n" for moment in (0, 1000, 2000))
-    assert verdict(text).window.seconds == pytest.approx([0, 1, 2])
-    assert verdict(text, text).window.seconds is None
+    assert verdict(text).series.seconds == pytest.approx([0, 1, 2])
+    assert verdict(text, text).series.seconds is None
 
 
 # ---------------------------------------------------------------- other releases
@@ -421,7 +366,7 @@ def test_a_cache_without_the_engine_that_the_other_metrics_name():
     text = cache.replace('engine="1",', "") + "\n" + rest
     answer = verdict(text, text)
     assert answer.to_dict()["engines"] == 1 and answer.healthy is True
-    assert answer.server.pool(answer.window).blocks == 1001
+    assert answer.server.pool(answer.series).blocks == 1001
 
 
 def test_the_name_of_0_8_and_both_names_at_once():
@@ -436,7 +381,7 @@ def test_a_release_without_engine_labels():
     old = scrape(0.5, 3, preempted=1, kv_name="gpu_cache_usage_perc").replace('engine="0",', "")
     answer = verdict(old, old.replace('total{model_name="m"} 1', 'total{model_name="m"} 4'))
     assert answer.to_dict()["engines"] == 1 and answer.to_dict()["preemptions"] == 3
-    assert answer.server.pool(answer.window).blocks == 1001
+    assert answer.server.pool(answer.series).blocks == 1001
 
 
 def test_two_engines_of_which_one_restarts():
@@ -476,7 +421,7 @@ def test_a_metric_that_one_scrape_lacks_is_no_pass():
 @pytest.mark.parametrize("label", ['kv_cache_size_tokens="9000"', 'sliding_window="1024"'])
 def test_hybrid_pool_is_not_counted_in_tokens(label):
     text = scrape(0.5, 3, preempted=0).replace("num_gpu", f"{label},num_gpu")
-    assert verdict(text).server.pool(verdict(text).window) is None
+    assert verdict(text).server.pool(verdict(text).series) is None
 
 
 # ---------------------------------------------------------------- no scrape
@@ -509,12 +454,10 @@ def test_what_is_no_scrape_is_one_sentence(content, problem, tmp_path):
 
 
 def test_a_bad_file_is_told_before_the_sampling(tmp_path):
-    (tmp_path / "R.json").write_text('{"recommended": null, "recommended_reason": "K2 unknown"}')
     url = "http://localhost:1/metrics"
-    assert "K2 unknown" in run(url, "--recommendation", tmp_path / "R.json")[2]
     assert "cannot be read" in run(url, "--baseline", tmp_path / "none")[2]
     assert "no such" in run(url, "--launches", tmp_path / "none")[2]
-    assert "No such file or directory" in run(url, "--save-baseline", tmp_path / "no/b.json")[2]
+    assert "No such file or directory" in run(url, "--keep", tmp_path / "no/b.prom")[2]
 
 
 def test_files_that_are_not_there(tmp_path):
@@ -549,25 +492,35 @@ def test_mutated_scrapes_are_a_verdict_or_one_sentence():
 # ---------------------------------------------------------------- baseline
 
 
-def test_baseline_saved_and_compared(tmp_path):
+def test_an_earlier_verdict_is_compared(tmp_path):
+    """60 preemptions with mns 24, none with 8; of both 16 fit, so that limit does not differ."""
     file = tmp_path / "baseline.json"
-    run(DATA / "mns24.prom", "--launches", DATA / "mns24.csv", "--save-baseline", file)
-    saved = json.loads(file.read_text())
-    assert saved["configuration"]["max_num_seqs"] == 24
-    assert saved["capacity"]["kv_cache_tokens"] == 4128
-    assert saved["load"]["preemptions"] == 60 and saved["load"]["steps"] == 897
-    assert saved["load"]["mean_output_length"] == 128
-    assert saved["versions"]["vllm"] == "0.32.0"
-    assert saved["configuration"]["gpu_memory_utilization"] == 0.92
-    code, out, _ = run(
-        DATA / "mns8.prom", "--launches", DATA / "mns8.csv", "--baseline", file, "--json"
-    )
-    changes = {change["name"]: change for change in json.loads(out)["baseline"]}
-    assert code == 0 and (changes["preemptions"]["then"], changes["preemptions"]["now"]) == (60, 0)
-    assert "max_num_seqs" in run(DATA / "mns8.prom", "--baseline", file)[1]
-    file.write_text("{}")
-    code, _, err = run(DATA / "mns8.prom", "--baseline", file)
-    assert code == 1 and "--save-baseline" in err
+    file.write_text(run(DATA / "mns24.prom", "--launches", DATA / "mns24.csv", "--json")[1])
+    args = DATA / "mns8.prom", "--launches", DATA / "mns8.csv", "--baseline", file
+    code, out, _ = run(*args, "--json")
+    changes = {
+        change["name"]: (change["then"], change["now"]) for change in json.loads(out)["baseline"]
+    }
+    assert code == 0 and changes["preemptions"] == (60, 0) and changes["max_num_seqs"] == (24, 8)
+    assert changes["healthy"] == (False, True) and changes["running_peak"] == (24, 8)
+    assert {"engines", "restarts", "max_num_seqs_limit", "preemptions_limit"}.isdisjoint(changes)
+    assert "max_num_seqs" in run(*args)[1]
+
+
+def test_what_the_other_verdict_does_not_hold_is_null(tmp_path):
+    file = tmp_path / "baseline.json"
+    with_launch = [DATA / "mns8.prom", "--launches", DATA / "mns8.csv", "--json"]
+    file.write_text(run(DATA / "mns8.prom", "--json")[1])
+    assert json.loads(run(*with_launch, "--baseline", file)[1])["baseline"] == [
+        {"name": "max_num_seqs", "then": None, "now": 8},
+        {"name": "max_num_seqs_limit", "then": None, "now": 16},
+    ]
+    file.write_text(run(*with_launch)[1])
+    assert json.loads(run(DATA / "mns8.prom", "--json", "--baseline", file)[1])["baseline"] == [
+        {"name": "max_num_seqs", "then": 8, "now": None},
+        {"name": "max_num_seqs_limit", "then": 16, "now": None},
+    ]
+    assert json.loads(run(*with_launch, "--baseline", file)[1])["baseline"] == []
 
 
 def test_text_keeps_to_eighty_columns():
@@ -578,14 +531,17 @@ def test_text_keeps_to_eighty_columns():
 
 @pytest.mark.parametrize(
     "name, value",
-    [("preemptions", [1]), ("preemptions", {}), ("seconds", float("nan")), ("seconds", 10**400)],
+    [
+        ("preemptions", [1]),
+        ("preemptions", {}),
+        ("waiting_peak", float("nan")),
+        ("waiting_peak", 10**400),
+    ],
 )
 def test_a_baseline_that_was_changed(name, value, tmp_path):
     file = tmp_path / "baseline.json"
-    run(DATA / "mns8.prom", "--save-baseline", file)
-    saved = json.loads(file.read_text())
-    saved["load"][name] = value
-    file.write_text(json.dumps(saved))
+    saved = json.loads(run(DATA / "mns8.prom", "--json")[1])
+    file.write_text(json.dumps(saved | {name: value}))
     for args in ((), ("--json",)):
         code, out, err = run(DATA / "mns8.prom", "--baseline", file, *args)
         assert code == 1 and out == "" and f"{name} is" in err
@@ -594,26 +550,38 @@ def test_a_baseline_that_was_changed(name, value, tmp_path):
 @pytest.mark.parametrize(
     "text",
     [
-        '{"recommended": {"max_num_seqs": 1.5, "max_num_batched_tokens": 9}}',
-        '{"recommended": {"max_num_seqs": 5, "max_num_batched_tokens": 9, "kv_cache_tokens": NaN}}',
-        '{"recommended": {"max_num_seqs": 5, "max_num_batched_tokens": 9}, "workload": {}}',
         "{}",
         "[]",
-        '{"max_num_seqs": 5}\n{}',
+        "nope",
+        '{"baseline_of": "vllm-tuning check", "load": {"healthy": true}}',
+        '{"healthy": true, "rules": 1}',
+        '{"healthy": true, "rules": [1]}',
+        '{"healthy": true, "rules": []}\n{}',
     ],
 )
-def test_files_that_are_no_recommendation(text, tmp_path):
-    (tmp_path / "R.json").write_text(text)
-    code, out, err = run(DATA / "mns8.prom", "--recommendation", tmp_path / "R.json")
-    assert code == 1 and out == "" and len(err.splitlines()) == 1 and "R.json" in err
+def test_files_that_are_no_baseline(text, tmp_path):
+    (tmp_path / "B.json").write_text(text)
+    code, out, err = run(DATA / "mns8.prom", "--baseline", tmp_path / "B.json")
+    assert code == 1 and out == "" and len(err.splitlines()) == 1
+    assert "B.json" in err and "check --json" in err
 
 
-def test_where_no_baseline_can_be_written_is_told_before_the_sampling(tmp_path):
+@pytest.mark.parametrize(
+    "option, instead",
+    [("--recommendation", "check --launches"), ("--save-baseline", "check --json > FILE")],
+)
+def test_options_that_went_name_what_takes_their_place(option, instead, tmp_path):
+    code, out, err = run(DATA / "mns8.prom", option, tmp_path / "R.json")
+    assert code == 2 and out == "" and len(err.splitlines()) == 1 and instead in err
+    assert option not in run("--help")[1]
+
+
+def test_where_no_sample_can_be_kept_is_told_before_the_sampling(tmp_path):
     url = "http://localhost:1/metrics"
-    assert "Is a directory" in run(url, "--save-baseline", tmp_path)[2]
+    assert "Is a directory" in run(url, "--keep", tmp_path)[2]
     (tmp_path / "locked").mkdir(mode=0o500)
     if not os.access(tmp_path / "locked", os.W_OK):  # root writes everywhere
-        assert "cannot be written" in run(url, "--keep", tmp_path / "locked/b.json")[2]
+        assert "cannot be written" in run(url, "--keep", tmp_path / "locked/b.prom")[2]
 
 
 @pytest.mark.parametrize("option", ["--interval", "--duration"])

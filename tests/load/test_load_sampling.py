@@ -28,6 +28,7 @@ def server(answer):
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self):
             self.server.asked.append(self.headers.get("Authorization"))
+            self.server.moments.append(time.monotonic())
             answer(self, len(self.server.asked) - 1)
 
         def log_message(self, *_):
@@ -38,7 +39,7 @@ def server(answer):
                 super().handle()
 
     http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    http.asked, http.daemon_threads = [], True
+    http.asked, http.moments, http.daemon_threads = [], [], True
     threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
     try:
         yield http, f"http://127.0.0.1:{http.server_port}/metrics"
@@ -66,10 +67,10 @@ def run(*args):
 
 def test_samples_at_the_interval_and_gives_the_verdict():
     with server(busy) as (http, url):
-        begun = time.monotonic()
         code, out, _ = run(url, "--interval", 0.1, "--duration", 0.4, "--json")
     answer = json.loads(out)
-    assert 0.4 <= time.monotonic() - begun < 3 and len(http.asked) == answer["scrapes"] == 5
+    assert len(http.asked) == answer["scrapes"] == 5
+    assert 0.2 < http.moments[-1] - http.moments[0] < 3  # 0.4 on a machine without other work
     assert code == 0 and answer["healthy"] is True
     assert answer["kv_cache_usage_peak"] == pytest.approx(0.7)
 
@@ -101,10 +102,10 @@ def test_a_server_that_goes_away():
                 http.shutdown()
                 http.server_close()
 
-        window = sample(url, 0.1, 60, stop_after_three)
-    assert len(window.scrapes) == 3 and window.missed == sampling.GIVE_UP
-    assert "Connection refused" in window.gone
-    verdict = check(window)
+        series = sample(url, 0.1, 60, stop_after_three)
+    assert len(series.scrapes) == 3 and series.missed == sampling.GIVE_UP
+    assert "Connection refused" in series.gone
+    verdict = check(series)
     assert verdict.healthy is None and "server_gone" in verdict.to_dict()["warnings"]
 
 
@@ -131,7 +132,7 @@ def test_a_slow_server_is_not_asked_faster_to_catch_up():
         time.sleep(0.35)
         busy(handler, 0)
 
-    with server(slow) as (http, url):
+    with server(slow) as (_, url):
         assert len(sample(url, 0.1, 0.6).scrapes) <= 3
 
 
@@ -139,9 +140,9 @@ def test_a_server_that_turns_into_something_else():
     def answer(handler, number):
         busy(handler, number) if number < 2 else send(handler, "<html></html>")
 
-    with server(answer) as (http, url):
-        window = sample(url, 0.1, 60)
-    assert len(window.scrapes) == 2 and "HTML page" in window.gone
+    with server(answer) as (_, url):
+        series = sample(url, 0.1, 60)
+    assert len(series.scrapes) == 2 and "HTML page" in series.gone
 
 
 def test_an_answer_that_trickles(monkeypatch):

@@ -1,11 +1,11 @@
-"""A server under load against the rules and the prediction."""
+"""A server under load against the rules."""
 
 import json
 
 import click
 
 from ..units import InputError
-from .options import Number, json_option, progress_bar
+from .options import Number, gone_option, json_option, progress_bar
 
 
 @click.command()
@@ -16,9 +16,9 @@ from .options import Number, json_option, progress_bar
     metavar="LAUNCHES",
     help="The server's start-up log, or the launches: its flags and its pool.",
 )
-@click.option("--recommendation", metavar="FILE", help="What recommend --json printed.")
-@click.option("--baseline", metavar="FILE", help="Compare with an earlier --save-baseline.")
-@click.option("--save-baseline", metavar="FILE", help="Write configuration, capacity and load.")
+@gone_option("--recommendation", "check --launches LAUNCHES says how many requests fit")
+@click.option("--baseline", metavar="FILE", help="Compare with an earlier check --json.")
+@gone_option("--save-baseline", "check --json > FILE writes what --baseline reads")
 @click.option(
     "--interval",
     type=Number(0.1, 3600),
@@ -46,9 +46,7 @@ def check(
     ctx,
     metrics,
     launches,
-    recommendation,
     baseline,
-    save_baseline,
     interval,
     duration,
     keep,
@@ -61,15 +59,16 @@ def check(
     token gets the one in the environment variable VLLM_TUNING_TOKEN.
     """
     from ..load import check as judge
-    from ..load import compare, read_baseline, read_recommendation
-    from ..load import save_baseline as save
-    from ..report import check_text
+    from ..load import compare, read_baseline
+    from ..reading import check_writable
+    from ..report import check_summary
 
-    # What is wrong with a file is told before the sampling, not after it.
-    predicted = read_recommendation(recommendation) if recommendation else None
+    # What is wrong with a file is said before the sampling, not after it.
     earlier = read_baseline(baseline) if baseline else None
-    _check_files(launches, [save_baseline, keep])
-    verdict = judge(_window(metrics, interval, duration, keep), launches, predicted)
+    records, model, notices = _launches(launches)
+    if keep:
+        check_writable(keep)
+    verdict = judge(_series(metrics, interval, duration, keep), records, model, notices)
     changes = compare(earlier, verdict) if earlier else None
     if as_json:
         answer = verdict.to_dict()
@@ -77,35 +76,40 @@ def check(
             answer["baseline"] = changes
         click.echo(json.dumps(answer, indent=2, allow_nan=False))
     else:
-        click.echo(check_text(verdict, changes, click.style))
-    if save_baseline:
-        save(save_baseline, verdict)
+        click.echo(check_summary(verdict, changes).as_text(click.style))
     ctx.exit(3 if verdict.healthy is False else 0)
 
 
-def _check_files(launches, outputs):
-    from ..reading import check_writable, read_source
+def _launches(sources):
+    """The launches, the memory model of several, and what is to be said of it."""
+    from ..answer import model_of
+    from ..diagnosis import Notice
+    from ..reading import read_source
 
-    if "-" in launches:
+    if "-" in sources:
         raise InputError("-: check reads its launches twice; save the log to a file first")
-    for source in launches:
-        read_source(source)
-    for output in filter(None, outputs):
-        check_writable(output)
+    launches = [launch for source in sources for launch in read_source(source)]
+    if len(launches) < 2:
+        return launches, None, []
+    try:
+        return launches, model_of(sources), []
+    except InputError as error:
+        text = f"the launches make no memory model: {error}"
+        return launches, None, [Notice("no_model", text)]
 
 
-def _window(metrics, interval, duration, keep):
+def _series(metrics, interval, duration, keep):
     from ..load import is_url, sample, samples
-    from ..reading import Window, read_scrapes, write_whole
+    from ..reading import ScrapeSeries, read_scrapes, write_whole
 
     if not any(map(is_url, metrics)):
         if keep:
             raise click.UsageError("--keep is for the samples of a URL")
-        return Window(tuple(read_scrapes(metrics)))
+        return ScrapeSeries(tuple(read_scrapes(metrics)))
     if len(metrics) > 1:
         raise click.UsageError("METRICS is one URL, or files")
     with progress_bar(samples(interval, duration), "samples") as progress:
-        window = sample(metrics[0], interval, duration, progress, kept := [])
+        series = sample(metrics[0], interval, duration, progress, kept := [])
     if keep:
         write_whole(keep, "".join(kept))
-    return window
+    return series

@@ -69,8 +69,7 @@ def fit(launches, config, as_json):
 @click.option(
     "--sweep",
     metavar="FILE",
-    help="Write a few launches around the answer for vllm "
-    "bench sweep serve --serve-params, and FILE's .env for auto_tune.sh.",
+    help="Write a few launches around the answer for vllm bench sweep serve --serve-params.",
 )
 @click.option(
     "--no-chunked-prefill",
@@ -102,9 +101,9 @@ def recommend(launches, input_len, output_len, config, as_json, as_yaml, sweep, 
     if sweep:
         from ..load import write_sweep
 
-        environment = write_sweep(sweep, optimum)
+        write_sweep(sweep, optimum)
         if on_a_terminal():
-            click.echo(f"Written: {sweep}, {environment}", err=True)
+            click.echo(f"Written: {sweep}", err=True)
 
 
 @click.command()

@@ -11,8 +11,8 @@ LINES = [("#0072B2", "-", "o"), ("#D55E00", "--", "s"), ("#009E73", "-.", "^")]
 def kv_cache_usage(verdicts: dict[str, Verdict], ax=None):
     """Use of the pool, %, of each load; thin: what all admitted requests would take when full."""
     ax = axes_of(ax)
-    for (name, verdict), look in zip(verdicts.items(), LINES):
-        usage = 100 * verdict.window.total("kv_cache_usage")
+    for (name, verdict), look in zip(verdicts.items(), LINES, strict=False):
+        usage = 100 * verdict.series.total("kv_cache_usage")
         _line(ax, verdict, usage, look, f"{name}, measured")
         if full := predicted_usage(verdict):
             ax.axhline(
@@ -27,13 +27,14 @@ def kv_cache_usage(verdicts: dict[str, Verdict], ax=None):
     return _over_time(ax, verdicts)
 
 
-def requests(verdict: Verdict, ax=None):
-    """Requests running and waiting; the lines are what the server admits and what fits full."""
-    ax, window, server = axes_of(ax), verdict.window, verdict.server
-    for name, look in zip(("running", "waiting"), LINES):
-        _line(ax, verdict, window.total(name), look, f"{name}, measured")
-    pool, request = server.pool(window), observed_request(window)
-    engines = len(window.engines)
+def requests(verdict: Verdict, ax=None, recommended: int | None = None):
+    """Requests running and waiting; the lines are what the server admits, what fits full, and the
+    max_num_seqs recommended."""
+    ax, series, server = axes_of(ax), verdict.series, verdict.server
+    for name, look in zip(("running", "waiting"), LINES, strict=False):
+        _line(ax, verdict, series.total(name), look, f"{name}, measured")
+    pool, request = server.pool(series), observed_request(series)
+    engines = len(series.engines)
     if server.max_num_seqs:
         ax.axhline(
             engines * server.max_num_seqs,
@@ -50,12 +51,12 @@ def requests(verdict: Verdict, ax=None):
             ls=":",
             label=f"{fit:,} fit when all are full (p95 {request.length:,} tokens)",
         )
-    if server.predicted:
+    if recommended:
         ax.axhline(
-            engines * server.predicted.max_num_seqs,
+            engines * recommended,
             color=LINES[2][0],
             ls="-.",
-            label=f"recommended {server.predicted.max_num_seqs:,}",
+            label=f"recommended {recommended:,}",
         )
     ax.set(ylabel="requests", ylim=0)
     ax.yaxis.set_major_formatter(THOUSANDS)
@@ -65,8 +66,8 @@ def requests(verdict: Verdict, ax=None):
 def preemptions(verdicts: dict[str, Verdict], ax=None):
     """Preemptions since the first scrape of each load."""
     ax = axes_of(ax, 2.6)
-    for (name, verdict), look in zip(verdicts.items(), LINES):
-        _line(ax, verdict, verdict.window.counted("preemptions"), look, name)
+    for (name, verdict), look in zip(verdicts.items(), LINES, strict=False):
+        _line(ax, verdict, verdict.series.counted("preemptions"), look, name)
     ax.set(ylabel="preemptions so far", ylim=(0, max(1, 1.08 * _top(ax))))
     return _over_time(ax, verdicts)
 
@@ -82,7 +83,7 @@ def preemptions_by_mns(runs, verdict: Verdict, ax=None):
         seqs, runs["preemptions"], "s--", ms=5, color=LINES[1][0], label="preemptions, measured"
     )
     ax.plot([], [], "o-", ms=5, color=LINES[0][0], label="tokens a step, measured (right)")
-    pool, request = verdict.server.pool(verdict.window), observed_request(verdict.window)
+    pool, request = verdict.server.pool(verdict.series), observed_request(verdict.series)
     if pool and request:
         fit = pool.requests(request.length)
         ax.plot(fit, 0, clip_on=False, **STAR, label=f"none up to {fit}, predicted")
@@ -99,8 +100,8 @@ def preemptions_by_mns(runs, verdict: Verdict, ax=None):
 
 def predicted_usage(verdict: Verdict) -> float | None:
     """What max_num_seqs requests of the observed p95 length take of the pool when all are full."""
-    server, request = verdict.server, observed_request(verdict.window)
-    pool = server.pool(verdict.window)
+    server, request = verdict.server, observed_request(verdict.series)
+    pool = server.pool(verdict.series)
     if not (pool and request and server.max_num_seqs):
         return None
     return server.max_num_seqs * request.blocks(pool.block_size) / pool.usable
@@ -108,7 +109,7 @@ def predicted_usage(verdict: Verdict) -> float | None:
 
 def _line(ax, verdict: Verdict, values, look, label: str) -> None:
     """Over the seconds since the first scrape, else over the scrape's number."""
-    seconds, (colour, style, marker) = verdict.window.seconds, look
+    seconds, (colour, style, marker) = verdict.series.seconds, look
     ax.plot(
         np.arange(1, len(values) + 1) if seconds is None else seconds,
         values,
@@ -125,7 +126,7 @@ def _top(ax) -> float:
 
 
 def _over_time(ax, verdicts):
-    timed = all(verdict.window.seconds is not None for verdict in verdicts.values())
+    timed = all(verdict.series.seconds is not None for verdict in verdicts.values())
     ax.set_xlabel("time since the first scrape (s)" if timed else "scrape, in the order given")
     if not any(np.isfinite(np.asarray(line.get_ydata(), float)).any() for line in ax.lines):
         return say(ax, "No line: the scrapes do not hold this metric.", instead=True)

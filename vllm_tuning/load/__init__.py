@@ -1,25 +1,22 @@
 """A server under load: scrapes over time, rules, advice."""
 
-from .advice import PEAK_LIMIT, observed_request
-from .baseline import compare, read_baseline, save_baseline
+from .advice import PEAK_LIMIT, longest_length, observed_request
+from .baseline import compare, read_baseline
 from .rules import Rule, Verdict, check
 from .sampling import is_url, sample, samples
-from .server import Recommendation, read_recommendation
 from .sweep_file import write_sweep
 
 __all__ = [
     "PEAK_LIMIT",
-    "Recommendation",
     "Rule",
     "Verdict",
     "check",
     "compare",
     "is_url",
+    "longest_length",
     "observed_request",
     "read_baseline",
-    "read_recommendation",
     "sample",
     "samples",
-    "save_baseline",
     "write_sweep",
 ]

@@ -4,10 +4,9 @@ import math
 
 import numpy as np
 
-from ..answer import find_optimum
 from ..budget import equivalent_utilization
-from ..launch import serve_flags
-from ..reading import Window
+from ..optimum import solve
+from ..reading import ScrapeSeries
 from ..units import GIB
 from ..workload import Workload, at_percentile, largest
 from .server import ServedPool, Server
@@ -18,110 +17,94 @@ PEAK_LIMIT = 0.90
 HIGHEST_UTILIZATION = 0.98  # above it other users of the GPU find no room
 
 
-def observed_request(window: Window) -> Workload | None:
+def observed_request(series: ScrapeSeries) -> Workload | None:
     """The request whose length 95 % of those finished did not exceed; None where none finished."""
-    return at_percentile(window.lengths) if window.lengths else None
+    return at_percentile(series.lengths) if series.lengths else None
 
 
-def longest_length(window: Window) -> float | None:
-    """Tokens that no finished request exceeded, by the ends of the histograms; inf if open."""
-    ends = [
-        each and each.quantile(1.0)
-        for each in map(window.histogram, ("prompt_length", "output_length"))
-    ]
-    return None if None in ends else sum(ends)
+def longest_length(series: ScrapeSeries) -> int | None:
+    """Tokens that no finished request exceeded, by the ends of the histograms; None if unknown."""
+    longest = 0.0
+    for name in ("prompt_length", "output_length"):
+        lengths = series.histogram(name)
+        longest += (lengths and lengths.quantile(1.0)) or math.inf
+    return int(longest) if math.isfinite(longest) else None
 
 
-def against_preemption(window: Window, server: Server) -> str:
+def what_is_lacking(request: Workload | None) -> str:
+    """Why it is not known how many requests fit."""
+    return "the pool is not known in tokens" if request else "no finished request tells the length"
+
+
+def against_preemption(series: ScrapeSeries, server: Server) -> str:
     """Flags at which requests of the observed length all fit, and the pool they would need."""
-    pool, request = server.pool(window), observed_request(window)
-    seqs = server.max_num_seqs or round(window.peak("running") or 0)
+    pool, request = server.pool(series), observed_request(series)
+    seqs = server.max_num_seqs or round(series.peak("running") or 0)
     if request is None or pool is None:
-        lacking = (
-            "no finished request tells the length"
-            if request is None
-            else "the pool is not known in tokens"
-        )
         return (
             "lower --max-num-seqs, or give the KV cache more memory; by how much is not known: "
-            f"{lacking}"
+            + what_is_lacking(request)
         )
-    fit, length = pool.requests(request.length), f"{request.length:,} tokens"
-    what = f"requests of the observed p95 length ({length})"
+    fit, of_them = pool.requests(request.length), f"observed p95 length ({request.length:,} tokens)"
     if fit < 1:
         return (
-            f"not one request of the observed p95 length ({length}) fits the pool of "
-            f"{pool.usable * pool.block_size:,} tokens: give the KV cache more memory"
+            f"not one request of the {of_them} fits the pool of {pool.usable_tokens:,} tokens: "
+            "give the KV cache more memory"
         )
     more = _by_the_model(server, request, seqs)
     if (missing := seqs * request.blocks(pool.block_size) - pool.usable) > 0:
         more += f"; or add {_room(missing, pool, server)}"
-    if seqs and seqs <= fit:
-        fit, what, more = _for_the_longest(window, pool, seqs)
-        if fit is None:
-            return what
-    from_to = f"from {seqs} to {fit}" if server.max_num_seqs else f"to {fit} or less"
+    if 0 < seqs <= fit:
+        longest = longest_length(series)
+        fit = pool.requests(longest) if longest else 0
+        if not 0 < fit < seqs:
+            return (
+                f"{seqs} requests of the observed p95 length fit: some are longer, or another "
+                "cause takes blocks; lower --max-num-seqs step by step, or give the KV cache "
+                "more memory"
+            )
+        of_them, more = f"longest length observed (at most {longest:,} tokens)", ""
     return (
-        f"lower --max-num-seqs {from_to}: the pool of {pool.usable * pool.block_size:,} tokens "
-        f"holds {fit} {what}" + f", {seqs} do not fit" * bool(seqs) + more
-    )
-
-
-def _for_the_longest(window: Window, pool: ServedPool, seqs: int):
-    longest = longest_length(window)
-    fit = pool.requests(int(longest)) if longest and math.isfinite(longest) else 0
-    if 0 < fit < seqs:
-        return fit, f"requests of the longest length observed (at most {longest:,.0f} tokens)", ""
-    return (
-        None,
-        (
-            f"{seqs} requests of the observed p95 length fit: some are longer, or another "
-            "cause takes blocks; lower --max-num-seqs step by step, or give the KV cache "
-            "more memory"
-        ),
-        "",
+        "lower --max-num-seqs "
+        + (f"from {seqs} to {fit}" if server.max_num_seqs else f"to {fit} or less")
+        + f": the pool of {pool.usable_tokens:,} tokens holds {fit} requests of the {of_them}"
+        + f", {seqs} do not fit" * bool(seqs)
+        + more
     )
 
 
 def _by_the_model(server: Server, request: Workload, seqs: int) -> str:
     """The launches' own answer; one that admits more than preempted is of another server."""
-    best = server.model and find_optimum(server.model, request).recommended
-    return (
-        (
-            "; by the launches, which know how the pool moves: "
-            + serve_flags(best.max_num_seqs, best.max_num_batched_tokens)
-        )
-        if best and best.max_num_seqs < seqs
-        else ""
-    )
+    best = solve(server.model, request).recommended if server.model else None
+    if best is None or best.max_num_seqs >= seqs:
+        return ""
+    return f"; by the launches, which know how the pool moves: {best.flags}"
 
 
 def _room(blocks: int, pool: ServedPool, server: Server) -> str:
-    """So many blocks in tokens; where the log tells their bytes, in GiB and utilization."""
+    """So many blocks in tokens; where the log gives their bytes, in GiB and utilization."""
     tokens, launch = blocks * pool.block_size, server.launch
-    said = f"{tokens:,} tokens to the pool"
-    if not pool.token_bytes:
-        return said + " (utilization, fp8 KV cache, another GPU)"
-    said += f" ({tokens * pool.token_bytes / GIB:.2f} GiB"
-    if launch.total_memory and launch.gpu_memory_utilization:
-        ceiling = equivalent_utilization(
-            launch.gpu_memory_utilization, tokens * pool.token_bytes, launch.total_memory
-        )
-        ceiling = math.ceil(ceiling * 1000) / 1000
-        return said + (
-            f", --gpu-memory-utilization {ceiling:g})"
-            if ceiling <= HIGHEST_UTILIZATION
-            else ": more than utilization can give; fp8 KV cache or another GPU)"
-        )
-    return said + ")"
+    text = f"{tokens:,} tokens to the pool"
+    if not pool.token_bytes or not launch:
+        return f"{text} (utilization, fp8 KV cache, another GPU)"
+    text += f" ({tokens * pool.token_bytes / GIB:.2f} GiB"
+    if not (launch.total_memory and launch.gpu_memory_utilization):
+        return f"{text})"
+    ceiling = equivalent_utilization(
+        launch.gpu_memory_utilization, tokens * pool.token_bytes, launch.total_memory
+    )
+    ceiling = math.ceil(ceiling * 1000) / 1000
+    if ceiling > HIGHEST_UTILIZATION:
+        return f"{text}: more than utilization can give; fp8 KV cache or another GPU)"
+    return f"{text}, --gpu-memory-utilization {ceiling:g})"
 
 
-def against_a_full_pool(window: Window, server: Server) -> str:
+def against_a_full_pool(series: ScrapeSeries, server: Server) -> str:
     """The number of requests that stays under the limit, by what those at the peak held; of one
     engine."""
-    pool, usage = server.pool(window), window.total("kv_cache_usage")
+    pool, usage = server.pool(series), series.total("kv_cache_usage")
     at = int(np.nanargmax(usage))
-    running, peak, parts = window.total("running")[at], float(usage[at]), []
+    running, peak, parts = series.total("running")[at], float(usage[at]), []
     if running > 1:
         fewer = largest(lambda seqs: seqs * peak / running < PEAK_LIMIT)
         parts.append(

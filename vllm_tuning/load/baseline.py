@@ -1,107 +1,46 @@
-"""The memory baseline: configuration, capacity and figures under load, saved and compared."""
+"""An earlier verdict and what differs from it now: the figures that ``check --json`` prints."""
 
-import json
 import os
-from importlib.metadata import version
 
-from ..reading import HISTOGRAMS, read_json, write_whole
+from ..reading import read_json
 from ..units import InputError
-from .rules import Verdict, count
+from .rules import Verdict
 
-_PARTS = ("versions", "configuration", "capacity", "load")
-
-
-_FLAGS = (
-    "max_num_seqs",
-    "max_num_batched_tokens",
-    "max_model_len",
-    "tensor_parallel_size",
-    "pipeline_parallel_size",
-)
+_NO_FIGURES = ("rules", "per_engine", "warnings", "explanations")
 
 
-def baseline(verdict: Verdict) -> dict:
-    """What to remember of a server under load: shares, tokens, seconds; None = not known."""
-    window, server = verdict.window, verdict.server
-    launch, pool, seconds = server.launch, server.pool(window), window.seconds
-    duration = round(float(seconds[-1]), 3) if seconds is not None and len(seconds) > 1 else None
-    counts = {name: count(window.increase(name)) for name in ("prompt_tokens", "generation_tokens")}
-    seen = {name: window.histogram(name) for name in HISTOGRAMS}
-    finished, steps = seen["output_length"], seen.pop("steps")
-    return {
-        "baseline_of": "vllm-tuning check",
-        "versions": {"vllm_tuning": version("vllm-tuning"), "vllm": launch and launch.vllm_version},
-        "configuration": {
-            "model": window.scrapes[0].model or (launch and launch.model),
-            "engines": len(window.engines),
-            **{name: launch and getattr(launch, name) for name in _FLAGS},
-            "gpu_memory_utilization": _share(window.label("gpu_memory_utilization")),
-            "kv_cache_dtype": window.label("cache_dtype"),
-            "block_size": pool and pool.block_size,
-        },
-        "capacity": {
-            "num_gpu_blocks": pool and pool.blocks,
-            "kv_cache_tokens": pool and pool.tokens,
-            "predicted_kv_cache_tokens": server.predicted and server.predicted.kv_cache_tokens,
-        },
-        "load": {
-            **{
-                name: value
-                for name, value in verdict.to_dict().items()
-                if name
-                in ("healthy", "preemptions", "kv_cache_usage_peak", "waiting_peak", "running_peak")
-            },
-            "seconds": duration,
-            **counts,
-            "generation_tokens_per_second": counts["generation_tokens"] / duration
-            if duration and counts["generation_tokens"]
-            else None,
-            "requests_finished": finished and count(finished.count),
-            "steps": steps and count(steps.count),
-            **{
-                f"mean_{name}" + "_seconds" * (not name.endswith("length")): each and each.mean
-                for name, each in seen.items()
-            },
-        },
-    }
+def read_baseline(path: str | os.PathLike) -> dict[str, float | None]:
+    """The figures of a verdict that ``check --json`` printed. Raises InputError."""
+    expected = "what vllm-tuning check --json prints"
+    document = read_json(path, expected)
+    rules = document.get("rules")
+    if not (
+        "healthy" in document
+        and isinstance(rules, list)
+        and all(isinstance(rule, dict) and isinstance(rule.get("name"), str) for rule in rules)
+    ):
+        raise InputError(f"{path}: no verdict with its rules; expected {expected}")
+    figures = _figures(document)
+    for name, value in figures.items():
+        if not (value is None or (isinstance(value, (int, float)) and abs(value) < 1e300)):
+            raise InputError(f"{path}: {name} is {str(value)[:40]}; expected {expected}")
+    return figures
 
 
-def save_baseline(path: str | os.PathLike, verdict: Verdict) -> None:
-    """Write the baseline as JSON, whole or not at all."""
-    write_whole(path, json.dumps(baseline(verdict), indent=2, allow_nan=False) + "\n")
-
-
-def read_baseline(path: str | os.PathLike) -> dict:
-    """What ``save_baseline`` wrote. Raises InputError."""
-    expected = "a baseline that vllm-tuning check --save-baseline wrote"
-    then = read_json(path, expected)
-    for part in _PARTS:
-        if not isinstance(then.get(part), dict):
-            raise InputError(f"{path}: no {part}; expected {expected}")
-        for name, value in then[part].items():
-            if not (
-                value is None
-                or isinstance(value, str)
-                or (isinstance(value, (int, float)) and abs(value) < 1e300)
-            ):
-                raise InputError(f"{path}: {name} is {str(value)[:40]}; expected {expected}")
-    return then
-
-
-def compare(then: dict, verdict: Verdict) -> list[dict]:
+def compare(then: dict[str, float | None], verdict: Verdict) -> list[dict]:
     """``name``, ``then`` and ``now`` of each figure that differs; None where it is not known."""
-    now = baseline(verdict)
+    now = _figures(verdict.to_dict())
     return [
-        {"name": name, "then": then[part].get(name), "now": value}
-        for part in _PARTS
-        for name, value in now[part].items()
-        if then[part].get(name) != value
+        {"name": name, "then": then.get(name), "now": now.get(name)}
+        for name in now | then
+        if then.get(name) != now.get(name)
     ]
 
 
-def _share(text: str | None) -> float | None:
-    try:
-        value = float(text or "")
-    except ValueError:
-        return None
-    return value if 0 < value <= 1 else None
+def _figures(document: dict) -> dict:
+    """The figures at the top of a verdict, and of each rule the limit and what else it measures."""
+    figures = {name: value for name, value in document.items() if name not in _NO_FIGURES}
+    for rule in document["rules"]:
+        figures.setdefault(rule["name"], rule.get("measured"))
+        figures[f"{rule['name']}_limit"] = rule.get("limit")
+    return figures

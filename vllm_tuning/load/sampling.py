@@ -1,14 +1,16 @@
-"""Samples of a running server's /metrics: http and https only, to the host named and no other."""
+"""Samples of a running server's /metrics: http and https only, from the host named and no other."""
 
 import http.client
 import os
 import threading
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable
+from concurrent.futures import Future
 from urllib.parse import urlsplit
 
-from ..reading import Scrape, Window, parse_scrapes, stamped
+from ..reading import Scrape, ScrapeSeries, parse_scrapes, stamped
 from ..units import InputError
 
 TOKEN = "VLLM_TUNING_TOKEN"  # the environment variable of a bearer token
@@ -20,7 +22,14 @@ TIMEOUT = 5.0  # seconds to answer in
 GIVE_UP = 5  # samples in a row without an answer
 
 
-_LARGEST = 2**26
+_LARGEST = 2**26  # bytes of an answer
+
+
+_HINTS = {
+    401: f"; give a token in the environment variable {TOKEN}",
+    403: f"; is the token in {TOKEN} right?",
+    404: "; the path is usually /metrics",
+}
 
 
 def samples(interval: float, duration: float) -> int:
@@ -39,17 +48,16 @@ def sample(
     duration: float,
     progress: Callable[[int], object] | None = None,
     kept: list[str] | None = None,
-) -> Window:
+) -> ScrapeSeries:
     """Scrapes of ``url`` every ``interval`` seconds for ``duration`` seconds.
 
     An answer that takes longer than the interval leaves samples out. Ctrl-C ends it with what there
     is, and so does a server that is gone. progress: called with the number of samples that are
     over. kept: takes the text of each, with its time. Raises InputError where the first one fails.
     """
-    request = _request(url)
-    where = _shown(url)
+    request, where = _request(url), _shown(url)
     scrapes: list[Scrape] = []
-    number, missed, in_a_row, last = 0, 0, 0, ""
+    number, missed, in_a_row, problem = 0, 0, 0, ""
     start = time.monotonic()
     try:
         while number < samples(interval, duration) and in_a_row < GIVE_UP:
@@ -62,9 +70,9 @@ def sample(
                 if kept is not None:
                     kept.append(stamped(content, taken))
             except (OSError, http.client.HTTPException, ValueError) as error:
-                last = str(error) if isinstance(error, InputError) else f"{where}: {_reason(error)}"
+                problem = str(error) if isinstance(error, InputError) else _reason(error, where)
                 if not scrapes:
-                    raise InputError(last) from None
+                    raise InputError(problem) from None
                 missed, in_a_row = missed + 1, in_a_row + 1
             over = max(number + 1, int((time.monotonic() - start) / interval))
             if progress:
@@ -73,10 +81,11 @@ def sample(
     except KeyboardInterrupt:
         if not scrapes:
             raise
-    return Window(tuple(scrapes), missed=missed, gone=last if in_a_row else None)
+    return ScrapeSeries(tuple(scrapes), missed=missed, gone=problem if in_a_row else None)
 
 
 def _request(url: str) -> urllib.request.Request:
+    """With the token of the environment. Raises InputError for what is no URL of a server."""
     if "@" in url:
         raise InputError(
             "a name or a password in a URL ends up in logs; give a token in the "
@@ -84,10 +93,10 @@ def _request(url: str) -> urllib.request.Request:
         )
     try:
         parts = urlsplit(url)
-        parts.port
+        host = parts.hostname and f"{parts.hostname}:{parts.port}"  # a port that is no number
     except ValueError:
         raise InputError("the URL has no such form; expected http://HOST:8000/metrics") from None
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    if parts.scheme not in ("http", "https") or not host:
         raise InputError(
             f"{url.split('?')[0]}: no file, and only http:// and https:// with a host "
             "are fetched, such as http://HOST:8000/metrics"
@@ -122,23 +131,18 @@ class _SameHost(urllib.request.HTTPRedirectHandler):
 
 
 def _fetch(request: urllib.request.Request) -> bytes:
-    """The body, within the time-out however slowly a name, a header or a byte comes."""
-    found = []
+    """The body within the time-out, which no time-out of a socket holds: that begins anew with each
+    byte of a header or a body, and does not bound the search for the host's name."""
+    answer: Future[bytes] = Future()
 
-    def fetch():
+    def fetch() -> None:
         try:
-            found.append(_body(request))
+            answer.set_result(_body(request))
         except Exception as error:
-            found.append(error)
+            answer.set_exception(error)
 
-    thread = threading.Thread(target=fetch, daemon=True)
-    thread.start()
-    thread.join(TIMEOUT)
-    if not found:
-        raise TimeoutError
-    if isinstance(found[0], Exception):
-        raise found[0]
-    return found[0]
+    threading.Thread(target=fetch, daemon=True).start()
+    return answer.result(TIMEOUT)
 
 
 def _body(request: urllib.request.Request) -> bytes:
@@ -151,20 +155,16 @@ def _body(request: urllib.request.Request) -> bytes:
     return body
 
 
-def _reason(error: Exception) -> str:
-    if isinstance(error, urllib.error.HTTPError):
-        hint = {
-            401: f"; give a token in the environment variable {TOKEN}",
-            403: f"; is the token in {TOKEN} right?",
-            404: "; the path is usually /metrics",
-        }.get(error.code, "")
-        return f"answers HTTP {error.code}{hint}"
+def _reason(error: Exception, where: str) -> str:
     cause = getattr(error, "reason", error)
-    if isinstance(cause, TimeoutError):
-        return f"does not answer within {TIMEOUT:g} s"
-    if isinstance(cause, http.client.IncompleteRead):
-        return "the answer was cut off"
-    if isinstance(cause, UnicodeError):
-        return "no such form of a host name"
-    text = getattr(cause, "strerror", None) or type(cause).__name__
-    return f"cannot be reached: {text}"
+    if isinstance(error, urllib.error.HTTPError):
+        what = f"answers HTTP {error.code}{_HINTS.get(error.code, '')}"
+    elif isinstance(cause, TimeoutError):
+        what = f"does not answer within {TIMEOUT:g} s"
+    elif isinstance(cause, http.client.IncompleteRead):
+        what = "the answer was cut off"
+    elif isinstance(cause, UnicodeError):
+        what = "no such form of a host name"
+    else:
+        what = f"cannot be reached: {getattr(cause, 'strerror', None) or type(cause).__name__}"
+    return f"{where}: {what}"

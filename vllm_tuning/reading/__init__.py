@@ -7,8 +7,8 @@ from .lengths import read_lengths
 from .log import read_log
 from .log_formats import FATAL
 from .log_messages import arguments
-from .metrics import HISTOGRAMS, Scrape, parse_scrapes, read_scrapes, stamped
-from .scrape_series import Window, lengths_of
+from .metrics import Scrape, parse_scrapes, read_scrapes, stamped
+from .scrape_series import ScrapeSeries, lengths_of
 from .sources import is_log, read_source, sources_of
 from .tables import COLUMNS, DATA, locate, read_launches, write_launches
 
@@ -17,9 +17,8 @@ __all__ = [
     "COLUMNS",
     "DATA",
     "FATAL",
-    "HISTOGRAMS",
     "Scrape",
-    "Window",
+    "ScrapeSeries",
     "arguments",
     "check_writable",
     "is_log",

@@ -3,6 +3,7 @@
 One table of names, newest first. What a scrape does not hold is absent, never 0.
 """
 
+import itertools
 import math
 import os
 from collections.abc import Iterable
@@ -135,9 +136,10 @@ def parse_scrapes(content: bytes, where: str, seconds: float | None = None) -> l
             )
         samples[time][key] = value
     always = samples.pop(None, {})
-    if not samples:
+    times = sorted(time for time in samples if time is not None)
+    if not times:
         return [_scrape(always, where, seconds)]
-    return [_scrape(always | samples[time], where, time) for time in sorted(samples)]
+    return [_scrape(always | samples[time], where, time) for time in times]
 
 
 def stamped(content: bytes, seconds: float) -> str:
@@ -252,7 +254,7 @@ def _histogram(name: str, series: dict, where: str) -> Histogram | None:
     counts = [0.0, *(buckets[bound] for bound in sorted(buckets))]
     sums = [value for _, value in series.get(f"{name}_sum", ())]
     if not (
-        all(low <= high for low, high in zip(counts, counts[1:]))
+        all(low <= high for low, high in itertools.pairwise(counts))
         and counts[-1] <= LARGEST_COUNT
         and 0 <= sum(sums) < math.inf
     ):

@@ -1,5 +1,6 @@
 """What scrapes tell over time: peaks of gauges, increases of counters over restarts, lengths."""
 
+import itertools
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -12,7 +13,7 @@ from .metrics import Histogram, Scrape, read_scrapes
 
 
 @dataclass(frozen=True)
-class Window:
+class ScrapeSeries:
     """Scrapes of one server in time order; ``engine`` narrows it to one, None is all of them.
 
     gone: why the server stopped answering, where it did. missed: samples it did not answer.
@@ -32,10 +33,10 @@ class Window:
         return tuple(sorted(names, key=lambda name: (len(name), name)))
 
     @property
-    def per_engine(self) -> tuple["Window", ...]:
+    def per_engine(self) -> tuple["ScrapeSeries", ...]:
         return tuple(replace(self, engine=engine) for engine in self.engines)
 
-    def series(self, name: str, engine: str) -> np.ndarray:
+    def figure(self, name: str, engine: str) -> np.ndarray:
         """A figure of one engine at each scrape, NaN where it is absent."""
         return np.array(
             [
@@ -51,7 +52,7 @@ class Window:
 
         NaN where no engine gives it.
         """
-        every = np.array([self.series(name, engine) for engine in self.engines])
+        every = np.array([self.figure(name, engine) for engine in self.engines])
         known = np.isfinite(every)
         combined = (
             np.where(known, every, -np.inf).max(axis=0)
@@ -80,8 +81,8 @@ class Window:
         NaN before an engine has it in two scrapes.
         """
         every = np.full((len(self.engines), len(self.scrapes)), np.nan)
-        for counted, engine in zip(every, self.engines):
-            values = self.series(name, engine)
+        for counted, engine in zip(every, self.engines, strict=True):
+            values = self.figure(name, engine)
             held = np.flatnonzero(np.isfinite(values))
             if len(held) > 1:
                 steps = np.diff(values[held])
@@ -98,7 +99,7 @@ class Window:
 
     def _started_anew(self, engine: str, held=slice(None)) -> np.ndarray:
         """Whether the engine's start moved from each of the scrapes held to the next."""
-        return np.nan_to_num(np.diff(self.series("started", engine)[held])) != 0
+        return np.nan_to_num(np.diff(self.figure("started", engine)[held])) != 0
 
     @cached_property
     def restarts(self) -> int:
@@ -109,7 +110,7 @@ class Window:
                     [
                         self._started_anew(engine),
                         *(
-                            np.diff(self.series(name, engine)) < 0
+                            np.diff(self.figure(name, engine)) < 0
                             for name in ("preemptions", "prompt_tokens", "generation_tokens")
                         ),
                     ],
@@ -123,7 +124,7 @@ class Window:
         """A start never moves back, a counter of one start never falls. Raises InputError."""
         for engine in self.engines:
             made, started = (
-                np.diff(self.series(name, engine)) for name in ("generation_tokens", "started")
+                np.diff(self.figure(name, engine)) for name in ("generation_tokens", "started")
             )
             for now in np.flatnonzero((started < 0) | (made < 0) & (started == 0)):
                 raise InputError(
@@ -135,8 +136,9 @@ class Window:
     @property
     def seconds(self) -> np.ndarray | None:
         """Times of the scrapes since the first; None where one has none, or they do not rise."""
-        times = [scrape.seconds for scrape in self.scrapes]
-        return None if None in times or (np.diff(times) <= 0).any() else np.array(times) - times[0]
+        times = np.array([s.seconds for s in self.scrapes if s.seconds is not None])
+        rising = len(times) == len(self.scrapes) and (np.diff(times) > 0).all()
+        return times - times[0] if rising else None
 
     @cached_property
     def busy(self) -> np.ndarray:
@@ -186,7 +188,8 @@ class Window:
         every = [self.scrapes[place].engines[engine].histograms[name] for place in held]
         if len(held) > 1:
             yield -1, every[0]
-        for old, new, anew in zip(every, every[1:], self._started_anew(engine, held)):
+        started_anew = self._started_anew(engine, held)
+        for (old, new), anew in zip(itertools.pairwise(every), started_anew, strict=True):
             if anew or new.count < old.count:
                 yield 1, old
         if held:
@@ -227,7 +230,7 @@ def lengths_of(path) -> list[Workload]:
         scraped = False
     if not scraped:
         return read_lengths(path)
-    if lengths := Window(tuple(read_scrapes([path]))).lengths:
+    if lengths := ScrapeSeries(tuple(read_scrapes([path]))).lengths:
         return lengths
     raise InputError(
         f"{path}: no finished request in vllm:request_prompt_tokens and "

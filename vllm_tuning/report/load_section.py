@@ -1,50 +1,40 @@
 """The report's section under load: prediction, start-up log and load beside one another."""
 
 import math
+from functools import partial
+from pathlib import Path
 
 from IPython.display import HTML
 
 from ..answer import Answer
 from ..figures import load as figures
-from ..load import Recommendation, Verdict, check, observed_request
-from ..reading import BENCH_COLUMNS, Window, read_bench_results, read_scrapes
-from .load_text import NAMES, WORDS, shown
+from ..load import Verdict, check, observed_request
+from ..reading import BENCH_COLUMNS, ScrapeSeries, read_bench_results, read_scrapes, read_source
+from .load_summary import check_summary, per_cent
 from .sections import figure
-from .summary import Cell, Paragraph, Summary, Table, warnings
+from .summary import Cell, Paragraph, Summary, Table
 
 USE = "use of the KV cache, peak"
-
-
-def verdict_of(optimum: Answer, sources, metrics) -> Verdict:
-    """The verdict on saved scrapes, against the answer and its launches. Raises InputError."""
-    best = optimum.recommended
-    return check(
-        Window(tuple(read_scrapes(metrics))),
-        sources,
-        Recommendation(
-            best.max_num_seqs, best.max_num_batched_tokens, best.kv_cache_tokens, optimum.workload
-        )
-        if best
-        else None,
-    )
 
 
 def load_section(optimum: Answer, sources, metrics=(), bench=()) -> HTML | None:
     """Verdict, three-way table and time lines of the scrapes; then benchmarks. None of neither."""
     parts = []
     if metrics:
-        verdict = verdict_of(optimum, sources, metrics)
+        launches = [launch for source in sources for launch in read_source(source)]
+        verdict = check(ScrapeSeries(tuple(read_scrapes(metrics))), launches, optimum.model)
+        best = optimum.recommended
         load = {"load": verdict}
         parts += [
             '<h2 id="Under-load">Under load</h2>',
-            (_verdict(verdict) + three_way(optimum, verdict)).as_html(),
+            (check_summary(verdict) + three_way(optimum, verdict)).as_html(),
             figure(
                 figures.kv_cache_usage,
                 load,
                 alt="Use of the KV cache over time, in per cent, with the limit of 90 per cent.",
             ),
             figure(
-                figures.requests,
+                partial(figures.requests, recommended=best.max_num_seqs if best else None),
                 verdict,
                 alt="Requests running and waiting over time, "
                 "with max_num_seqs and the number that fits.",
@@ -56,31 +46,12 @@ def load_section(optimum: Answer, sources, metrics=(), bench=()) -> HTML | None:
     return HTML("\n".join(parts)) if parts else None
 
 
-def _verdict(verdict: Verdict) -> Summary:
-    rows = [
-        (
-            NAMES[rule.name],
-            shown(rule, rule.measured),
-            shown(rule, rule.limit),
-            rule.verdict,
-            f"{rule.change}." if rule.change else "" if rule.verdict == "pass" else rule.why,
-        )
-        for rule in verdict.rules
-    ]
-    said = (
-        f"{WORDS[verdict.healthy]}. The server is healthy where nothing was preempted and the KV "
-        "cache stayed below 90 %; the other rules say more."
-    )
-    head = ("rule", "measured", "limit", "verdict", "what to change")
-    return Summary(Paragraph(said), Table(head, rows)) + warnings(verdict.notices)
-
-
 def three_way(optimum: Answer, verdict: Verdict) -> Summary:
     """What was predicted, what the start-up log of the server says, what the load showed."""
-    best, launch, window = optimum.recommended, verdict.server.launch, verdict.window
-    pool, request = verdict.server.pool(window), observed_request(window)
-    full, peak = figures.predicted_usage(verdict), window.peak("kv_cache_usage")
-    lost, running = verdict.to_dict()["preemptions"], window.peak("running")
+    best, launch, series = optimum.recommended, verdict.server.launch, verdict.series
+    pool, request = verdict.server.pool(series), observed_request(series)
+    full, peak = figures.predicted_usage(verdict), series.peak("kv_cache_usage")
+    lost, running = verdict.to_dict()["preemptions"], series.peak("running")
     rows = [
         (
             "KV cache (tokens)",
@@ -114,10 +85,8 @@ def three_way(optimum: Answer, verdict: Verdict) -> Summary:
     return Summary(table, *[Paragraph(derived)] * bool(full))
 
 
-def _cell(value, name) -> str | None:
-    if value is None:
-        return None
-    return f"{value:.1%}" if name == USE else f"{value:,.0f}"
+def _cell(value, name):
+    return per_cent(value) if name == USE else value
 
 
 def bench_table(results: list[dict]) -> Summary:
@@ -129,7 +98,7 @@ def bench_table(results: list[dict]) -> Summary:
     }
     rows = [
         (
-            result["file"].rpartition("/")[2],
+            Path(result["file"]).name,
             *(_shown(result[name]) for name in columns.values()),
         )
         for result in results
@@ -137,11 +106,7 @@ def bench_table(results: list[dict]) -> Summary:
     return Summary(Table([Cell("result", "measured"), *columns], rows))
 
 
-def _shown(value: float | None) -> str:
-    if value is None:
-        return ""
-    return (
-        "all at once"
-        if math.isinf(value)
-        else (f"{value:,.0f}" if value >= 1000 else f"{value:,.4g}")
-    )
+def _shown(value: float | None):
+    if value is None or math.isinf(value):
+        return "" if value is None else "all at once"
+    return round(value) if value >= 1000 else f"{value:.4g}"

@@ -78,7 +78,7 @@ def write_reports(
     models = [[one] if isinstance(one, (str, os.PathLike)) else list(one) for one in models]
     optima = [find_optimum(model_of(sources, config), workload) for sources in models]
     if metrics or bench:
-        _check_load(models, optima, metrics, bench)
+        _check_load(models, metrics, bench)
     try:
         Path(out_dir).mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=out_dir).close()
@@ -123,16 +123,16 @@ def write_reports(
         yield done
 
 
-def _check_load(models, optima, metrics, bench) -> None:
+def _check_load(models, metrics, bench) -> None:
     """What is wrong with the files of the load, before a kernel starts. Raises InputError."""
-    from ..reading import read_bench_results
-    from .load_section import verdict_of
+    from ..load import check
+    from ..reading import ScrapeSeries, read_bench_results, read_scrapes
 
     if len(models) > 1:
         raise InputError("metrics and benchmarks are of one server; report its launches alone")
     read_bench_results(bench)
     if metrics:
-        verdict_of(optima[0], models[0], metrics)
+        check(ScrapeSeries(tuple(read_scrapes(metrics))))
 
 
 def _own_name(sources, shown: list[Path]) -> str:
