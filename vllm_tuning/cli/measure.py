@@ -59,13 +59,13 @@ def plan(sources, input_len, output_len, chunked_prefill, as_json, **flags):
     CONFIG is the model's config.json: without it, or without a GPU, a simple rule is followed.
     """
     from ..measure import next_launch, plan_launches
-    from ..report import plan_text, step_text
+    from ..report import plan_summary, step_summary
 
     config, launches = _sorted(sources)
     workload = _workload(input_len, output_len)
     if not launches:
         found = plan_launches(config, workload, chunked_prefill, **_given(flags))
-        text = plan_text
+        text = plan_summary
     else:
         if workload is None:
             raise click.UsageError("LAUNCHES need --input-len and --output-len")
@@ -82,11 +82,11 @@ def plan(sources, input_len, output_len, chunked_prefill, as_json, **flags):
         found = next_launch(
             find_optimum(model, workload, chunked_prefill), 1 if chunked_prefill else longest
         )
-        text = step_text
+        text = step_summary
     click.echo(
         json.dumps(found.to_dict(), indent=2, allow_nan=False)
         if as_json
-        else text(found, click.style)
+        else text(found).as_text(click.style)
     )
 
 
@@ -178,7 +178,7 @@ def measure(
     --port. Stopped in whatever way, the same command goes on where it was.
     """
     from ..measure import check_command, interruptible, measured
-    from ..report import measured_json, measured_text
+    from ..report import measured_json, measured_summary
 
     command, workload = list(command), _workload(input_len, output_len)
     if verify and workload is None:
@@ -198,7 +198,7 @@ def measure(
     click.echo(
         json.dumps(measured_json(found), indent=2, allow_nan=False)
         if as_json
-        else measured_text(found, click.style)
+        else measured_summary(found).as_text(click.style)
     )
     if all(launch.status == "failed" for launch in found.launches):
         raise InputError(f"{found.table}: no launch came up; their reasons stand in it")

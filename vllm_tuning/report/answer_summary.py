@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ..answer import Answer, Fit
 from ..diagnosis import Notice
-from ..launch import Launch, short_places
+from ..launch import KNOBS, Launch, serve_flags, short_places
 from ..optimum import Recommended
 from ..units import GIB, is_known
 from .contract import launch_json
@@ -287,11 +287,13 @@ def _given(value):
 
 def verification_summary(found) -> Summary:
     """A check launch at the recommended flags: predicted beside printed, and the verdict."""
+    flags = serve_flags(*(getattr(found.launch, name) for name in KNOBS))
     return Summary(
+        Paragraph(f"Verified with {flags}", "heading"),
         Paragraph(found.verdict, "good" if found.holds else "warning"),
         Table(
             (
-                "at the recommended flags",
+                "",
                 Cell("predicted", "estimated"),
                 Cell("printed", "measured"),
                 "within 95 %",

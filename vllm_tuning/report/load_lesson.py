@@ -63,5 +63,5 @@ def lengths_table(verdict: Verdict) -> Summary:
             ),
         )
     ]
-    head = ("length of a finished request", "tokens", "fit in the pool", "from")
+    head = ("finished requests", "tokens", "fit the pool", "from")
     return Summary(Table(head, rows))
