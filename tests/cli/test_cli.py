@@ -1,16 +1,21 @@
 """The command line: exit codes, one line on bad input, JSON and nothing else."""
 
+import contextlib
 import json
 import os
+import re
 import subprocess
 import sys
 
+import click
 import pytest
 from click.testing import CliRunner
 from conftest import ROOT
 
 from vllm_tuning import read_launches
 from vllm_tuning.cli import main
+from vllm_tuning.cli.options import echo
+from vllm_tuning.reading import read_log
 from vllm_tuning.report.contract import launch_json
 
 SET = "llama-3-8b-2-layers"
@@ -247,6 +252,30 @@ def test_a_file_that_is_no_log_does_not_stop_the_others():
     assert result.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    "command",
+    [["fit"], ["recommend", *LENGTHS], ["report", *LENGTHS], ["check"]],
+    ids=lambda c: c[0],
+)
+def test_a_log_is_read_once_in_a_command(command, tmp_path, monkeypatch):
+    """Of report, what this process reads: its notebook runs in another, which is not started."""
+    log = str(ROOT / "data" / SET / "logs" / "mns16-mnbt8192.log")
+    read = []
+    monkeypatch.setattr(
+        "vllm_tuning.reading.sources.read_log", lambda path: read.append(path) or read_log(path)
+    )
+    monkeypatch.setattr("vllm_tuning.report.page.run_template", lambda *_: pytest.skip("read"))
+    if command == ["check"]:
+        scrape = tmp_path / "a.prom"
+        scrape.write_text("vllm:num_requests_running 0\n")
+        command = ["check", str(scrape), "--launches"]
+    elif command[0] == "report":
+        command = [*command, "-o", str(tmp_path)]
+    with contextlib.suppress(pytest.skip.Exception):
+        assert run(*command, log).exit_code == 0
+    assert read == [log]
+
+
 def test_fit_takes_a_log_and_names_the_launches_to_make():
     log = str(ROOT / "tests/data/logs/v0.32-exact.log")
     fit = json.loads(run("fit", log, "--json").stdout)
@@ -257,3 +286,28 @@ def test_the_answer_fits_80_columns_where_k_is_assumed(tmp_path):
     (tmp_path / "launches.csv").write_text((ROOT / "data" / SET / "launches.csv").read_text())
     answer = run("recommend", str(tmp_path), *LENGTHS).stdout
     assert "16 KiB" in answer and all(len(line) <= 80 for line in answer.splitlines())
+
+
+HOSTILE = "\x1bc\x1b]0;title\x07\x1b]52;c;eA==\x1b\\\x9b31m\x08\u202eevil\x00"
+
+
+def test_control_characters_never_reach_a_terminal(tmp_path, monkeypatch):
+    """From a table's cells, a file's name and a complaint; own colours stay."""
+    folder = tmp_path / HOSTILE.replace("\0", "").replace("/", "")
+    folder.mkdir()
+    table = (ROOT / "data" / SET / "launches.csv").read_text()
+    rows = [line for line in table.splitlines() if not line.startswith("#")]
+    text = "\n".join([f"{rows[0]},error", *(f"{row},{HOSTILE[:-1]}" for row in rows[1:])])
+    (folder / "launches.csv").write_text(text)
+    monkeypatch.setattr("click.utils.should_strip_ansi", lambda *_: False)
+    for args in (["fit"], ["recommend", *LENGTHS], ["fit", "--config", "none"]):
+        result = run(args[0], str(folder), *args[1:])
+        own = re.sub(r"\x1b\[\d\d?m", "", result.output)
+        assert result.output and all(c.isprintable() or c == "\n" for c in own)
+
+
+def test_a_character_that_is_shown_keeps_its_words(capsys):
+    echo("Größe ± 1 " + click.style(HOSTILE, bold=True))
+    shown = capsys.readouterr().out
+    assert shown.startswith("Größe ± 1 ") and r"\x1bc\x1b]0;title\x07" in shown
+    assert r"\x9b31m\x08\u202eevil\x00" in shown

@@ -152,7 +152,7 @@ def test_a_source_that_cannot_be_read_is_a_sentence(play, tmp_path, monkeypatch,
     assert values(play) == before and play.path.value == ""
 
 
-@pytest.mark.parametrize("path", [DATA / ONE_GROUP, f"data/{ONE_GROUP}", ONE_GROUP], ids=str)
+@pytest.mark.parametrize("path", [DATA / ONE_GROUP, ONE_GROUP], ids=str)
 def test_a_path_takes_the_place_of_the_data_set(play, path, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     play.path.value = str(path)
@@ -161,38 +161,20 @@ def test_a_path_takes_the_place_of_the_data_set(play, path, monkeypatch, tmp_pat
     assert play.data_set.value == NAME and flags(play) == [("310", "6888")]
 
 
-@pytest.mark.parametrize(
-    "logs",
-    [f"data/{NAME}/logs/*", " ".join(f"'{path}'" for path in (DATA / NAME / "logs").iterdir())],
-    ids=["wildcard", "each"],
-)
-def test_several_logs_are_one_model(play, logs):
-    play.path.value = logs
-    assert flags(play) == of(
-        find_optimum(
-            model_of(sorted(map(str, (DATA / NAME / "logs").iterdir()))), Workload(1024, 256)
-        )
-    )
+LOGS = sorted((DATA / NAME / "logs").iterdir())
 
 
-def test_a_path_that_is_not_there_says_where_it_looked(play, monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    play.path.value = "run/*.log"
-    assert str(tmp_path) in text(play.answer) and str(ROOT) in text(play.answer)
-    play.path.value = "'run"
-    assert "No closing quotation" in text(play.answer)
+@pytest.mark.parametrize("logs", [LOGS, LOGS * 2, str(DATA / NAME / "logs")], ids=range(3))
+def test_several_logs_are_one_model(logs):
+    play = Explorer(logs, 1024, 256)
+    assert len(play.optimum.model.launches) == len(LOGS)
+    assert flags(play) == of(find_optimum(model_of(LOGS), Workload(1024, 256)))
 
 
 @pytest.mark.parametrize("nothing", ["", "  ", None, []])
 def test_launches_that_are_not_named_are_a_sentence(nothing):
     play = Explorer(nothing, 1024, 256)
     assert play.optimum is None and re.match("No answer[.] .{30}", play.text)
-
-
-def test_home_is_where_it_is_and_a_log_named_twice_is_one(play, monkeypatch):
-    monkeypatch.setenv("HOME", str(DATA))
-    play.path.value = f"~/{NAME} {NAME} {DATA / NAME / 'launches.csv'}"
-    assert len(play.optimum.model.launches) == len(MODEL.launches)
 
 
 def test_a_utilization_that_cannot_be_moved_is_not_passed_over():

@@ -62,9 +62,8 @@ def test_it_is_the_answer_of_launches_made_there():
 def test_it_says_that_it_is_derived_and_what_was_launched():
     (notice,) = [n for n in at_utilization(card(), 0.95).notices if n.name == "derived_setting"]
     assert "0.95 instead of 0.92" in notice.text
-    assert (
-        "gpu-memory-utilization: 0.95"
-        in recommend_yaml(find_optimum(at_utilization(card(), 0.95), Workload(1024, 256)))
+    assert "gpu-memory-utilization: 0.95" in recommend_yaml(
+        find_optimum(at_utilization(card(), 0.95), Workload(1024, 256))
     )
 
 

@@ -436,7 +436,8 @@ GOOD = scrape(0.5, 3, preempted=0)
         (b'{"detail": "Not Found"}', "JSON"),
         (b"", "empty"),
         (b"\x00\x01\x02", "not a text"),
-        (b"\xff\xfe", "not a text"),
+        (b"\xfe\x80", "not a text"),
+        (b"\xff\xfe", "empty"),
         (GOOD[:-9].encode(), "middle of a line"),
         (GOOD.encode() + b"vllm:x{\n", "not Prometheus"),
         (b"up 1\n", "no metric of vLLM"),
@@ -578,7 +579,7 @@ def test_options_that_went_name_what_takes_their_place(option, instead, tmp_path
 
 def test_where_no_sample_can_be_kept_is_told_before_the_sampling(tmp_path):
     url = "http://localhost:1/metrics"
-    assert "Is a directory" in run(url, "--keep", tmp_path)[2]
+    assert "a directory" in run(url, "--keep", tmp_path)[2]
     (tmp_path / "locked").mkdir(mode=0o500)
     if not os.access(tmp_path / "locked", os.W_OK):  # root writes everywhere
         assert "cannot be written" in run(url, "--keep", tmp_path / "locked/b.prom")[2]

@@ -13,7 +13,7 @@ import pytest
 from vllm_tuning.diagnosis.explanations import ABOUT_A_FIGURE, ABOUT_THE_ANSWER, notices
 from vllm_tuning.reading.log import read_log
 from vllm_tuning.reading.log_formats import FORMATS
-from vllm_tuning.reading.log_messages import readings
+from vllm_tuning.reading.log_messages import messages
 from vllm_tuning.reading.tables import parse_launches, write_launches
 from vllm_tuning.report.contract import launch_json
 from vllm_tuning.units import GIB, InputError
@@ -49,11 +49,11 @@ def test_fixture_gives_every_figure_that_it_prints(name):
 
 def test_every_row_of_the_table_stands_in_a_fixture():
     rows = {
-        reading.row
+        message.row
         for name in FIXTURES
         if (stream := (LOGS / name).open("rb"))
-        for reading in readings(stream.read)
-        if not reading.unreadable
+        for message in messages(stream.read)
+        if not message.unreadable
     }
     missing = [row.anchor.pattern for row in FORMATS if row not in rows]
     assert not missing
@@ -105,9 +105,6 @@ WRAPPINGS = {
         ),
     ),
     "kubectl": lambda text: each_line(text, lambda line: "[pod/vllm-0/vllm] " + line),
-    "journald": lambda text: each_line(
-        text, lambda line: "Apr 22 01:36:26 node-7 vllm[812]: " + line
-    ),
     "json, message": lambda text: each_line(text, as_json("message")),
     "json, msg": lambda text: each_line(text, as_json("msg")),
     "docker's json": lambda text: each_line(
@@ -174,9 +171,7 @@ def test_gzip_utf16_and_a_path_for_stdin(tmp_path, monkeypatch):
     expected = figures(*read(text))
     (tmp_path / "a.log.gz").write_bytes(gzip.compress(text.encode()))
     assert figures(*read_log(tmp_path / "a.log.gz")) == expected
-    for encoding in ("utf-16", "utf-16-le", "utf-16-be"):
-        assert figures(*read(text.replace("\n", "\r\n").encode(encoding))) == expected
-    assert figures(*read_log(io.StringIO(text), "text")) == expected
+    assert figures(*read(text.replace("\n", "\r\n").encode("utf-16"))) == expected
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
     (launch,) = read_log("-")
     assert figures(launch) == expected and launch.where == "-:1"
@@ -314,37 +309,10 @@ def test_an_engine_that_does_not_print_its_config_has_its_neighbours():
     assert second.model == "meta-llama/Llama-3.1-8B-Instruct" and second.tensor_parallel_size == 1
 
 
-def test_services_of_one_compose_file_are_kept_apart():
-    texts = [(LOGS / name).read_text() for name in ("v0.19-tp2-debug.log", "v0.19-sampler-oom.log")]
-    lines = [
-        [f"vllm-{number}  | {line}" for line in text.splitlines()]
-        for number, text in enumerate(texts)
-    ]
-    mixed = [line for pair in zip(*lines) for line in pair] + max(lines, key=len)[
-        min(map(len, lines)) :
-    ]
-    assert [figures(launch) for launch in read("\n".join(mixed) + "\n")] == [
-        figures(*read(text)) for text in texts
-    ]
-
-
-def test_a_wrapped_line_belongs_to_the_service_that_began_it():
+def test_a_line_of_a_compose_service_may_be_wrapped():
     line = "vllm-1  | " + (LOGS / "v0.28-one-line.log").read_text().splitlines()[2]
     (launch,) = read("\n".join(line[i : i + 60] for i in range(0, len(line), 60)) + "\n")
     assert (launch.kv_cache_tokens, launch.max_concurrency) == (222822, 1.7)
-
-
-def test_a_traceback_in_vllms_own_json():
-    record = {
-        "message": "EngineCore failed to start.",
-        "levelname": "ERROR",
-        "process": 7,
-        "processName": "EngineCore_DP0",
-        "exc_info": "Traceback (most recent call last):\n"
-        '  File "a.py", line 1\nValueError: No available memory for the cache blocks. Try',
-    }
-    (launch,) = read(json.dumps(record) + "\n")
-    assert launch.error == "ValueError: No available memory for the cache blocks. Try"
 
 
 def test_charged_graphs_are_taken_out_of_the_peak_that_holds_them():
@@ -425,7 +393,6 @@ PREFIXES = (
     "2026-04-22T01:36:26.123Z ",
     "2026-04-22T01:36:26.1Z stdout F ",
     "[pod/vllm-0/vllm] ",
-    "Apr 22 01:36:26 node-7 vllm[812]: ",
 )
 
 
@@ -692,23 +659,12 @@ def quoted(start):
     [
         quoted("INFO 04-22 02:05:00 [logger.py:39] Received request chatcmpl-1: prompt: '"),
         quoted('curl -d \'{"prompt": "'),
-        "INFO:     Application startup complete.\nINFO 05-01 10:00:00 [kv_cache_utils.py:1] GPU KV cache "
-        "size: 1,008 tokens, Maximum concurrency for 8,192 tokens per request: 0.12x\n",
     ],
 )
 def test_a_request_that_quotes_a_log_changes_nothing(after):
     (plain,) = read(GOOD)
     (launch,) = read(GOOD + after)
     assert figures(launch) == figures(plain)
-
-
-def test_two_servers_of_another_release_in_one_file_are_two_launches():
-    first = "\n".join(line for line in GOOD.splitlines() if "KV cache" not in line)
-    other = (LOGS / "v0.10.2-summary.log").read_text()
-    (one,) = read(other)
-    launches = read(first + "\n" + other)
-    assert len(launches) == 2
-    assert figures(launches[1]) | {"source": 0} == figures(one) | {"source": 0}
 
 
 def test_a_closed_standard_input_is_told(monkeypatch):

@@ -2,7 +2,17 @@
 
 import click
 
-from .options import Gib, Number, Release, Size, dump, gpu_option, json_option, lengths_options
+from .options import (
+    Gib,
+    Number,
+    Release,
+    Size,
+    dump,
+    echo,
+    gpu_option,
+    json_option,
+    lengths_options,
+)
 
 
 @click.command()
@@ -56,4 +66,4 @@ def budget(config, gpu, input_len, output_len, lengths, launches, as_json, **fla
         **flags,
         launch=launch_to_measure(launches) if launches else None,
     )
-    click.echo(dump(answer.to_dict()) if as_json else capacity_summary(answer).as_text(click.style))
+    echo(dump(answer.to_dict()) if as_json else capacity_summary(answer).as_text(click.style))

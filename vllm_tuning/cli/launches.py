@@ -9,6 +9,7 @@ from .options import (
     complain,
     config_option,
     dump,
+    echo,
     json_option,
     launches_argument,
     lengths_options,
@@ -35,12 +36,10 @@ def read(logs, output, as_json):
     if output and launches:
         write_launches(launches, output)
     if as_json and (launches or not bad):
-        click.echo(
-            json.dumps([launch_json(launch) for launch in launches], indent=2, allow_nan=False)
-        )
+        echo(json.dumps([launch_json(launch) for launch in launches], indent=2, allow_nan=False))
     elif launches and not output and not as_json:
         said = notices(launches, ABOUT_A_FIGURE | ABOUT_THE_ANSWER)
-        click.echo(launches_summary(launches, said).as_text(click.style))
+        echo(launches_summary(launches, said).as_text(click.style))
     for problem in bad:
         complain(problem)
     if bad:
@@ -54,10 +53,11 @@ def read(logs, output, as_json):
 def fit(launches, config, as_json):
     """The memory model of the launches: K1, a1, K2, a2, k with standard errors."""
     from ..answer import model_of
+    from ..reading import sources_of
     from ..report import fit_json, fit_summary
 
-    model = model_of(launches, config)
-    click.echo(dump(fit_json(model)) if as_json else fit_summary(model).as_text(click.style))
+    model = model_of(sources_of(launches), config)
+    echo(dump(fit_json(model)) if as_json else fit_summary(model).as_text(click.style))
 
 
 @click.command()
@@ -82,18 +82,19 @@ def fit(launches, config, as_json):
 def recommend(launches, input_len, output_len, config, as_json, as_yaml, sweep, chunked_prefill):
     """The flags for requests of a given length, with the pool to expect."""
     from ..answer import find_optimum, model_of
+    from ..reading import sources_of
     from ..report import answer_summary, recommend_json, recommend_yaml
     from ..workload import Workload
 
     if as_json and as_yaml:
         raise click.UsageError("--json and --yaml exclude each other")
     optimum = find_optimum(
-        model_of(launches, config), Workload(input_len, output_len), chunked_prefill
+        model_of(sources_of(launches), config), Workload(input_len, output_len), chunked_prefill
     )
     if as_yaml:
-        click.echo(recommend_yaml(optimum), nl=False)
+        echo(recommend_yaml(optimum), nl=False)
     else:
-        click.echo(
+        echo(
             dump(recommend_json(optimum))
             if as_json
             else answer_summary(optimum).as_text(click.style)
@@ -103,7 +104,7 @@ def recommend(launches, input_len, output_len, config, as_json, as_yaml, sweep, 
 
         write_sweep(sweep, optimum)
         if on_a_terminal():
-            click.echo(f"Written: {sweep}", err=True)
+            echo(f"Written: {sweep}", err=True)
 
 
 @click.command()
@@ -134,13 +135,14 @@ def recommend(launches, input_len, output_len, config, as_json, as_yaml, sweep, 
 def report(launches, input_len, output_len, config, folder, metrics, bench):
     """An executed notebook and an HTML page for each model: a table, or all logs of one model."""
     from ..answer import by_model
+    from ..reading import sources_of
     from ..report import answer_summary, write_reports
 
     if "-" in launches:
-        raise InputError("-: report reads its launches twice; save the log to a file first")
+        raise InputError("-: the notebook reads the launches too; save the log to a file first")
     progress = on_a_terminal()
     for done in write_reports(
-        by_model(launches),
+        by_model(sources_of(launches)),
         input_len,
         output_len,
         folder,
@@ -149,8 +151,8 @@ def report(launches, input_len, output_len, config, folder, metrics, bench):
         bench=bench,
     ):
         if progress:
-            click.echo(f"{done.notebook}", err=True)
+            echo(f"{done.notebook}", err=True)
         if len(launches) > 1:
-            click.echo(click.style(f"{done.html.stem}: ", bold=True), nl=False)
-        click.echo(answer_summary(done.optimum).as_text(click.style))
-        click.echo(f"\nReport: {done.html}")
+            echo(click.style(f"{done.html.stem}: ", bold=True), nl=False)
+        echo(answer_summary(done.optimum).as_text(click.style))
+        echo(f"\nReport: {done.html}")

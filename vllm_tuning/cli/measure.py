@@ -14,6 +14,7 @@ from .options import (
     Number,
     Release,
     Size,
+    echo,
     gpu_option,
     json_option,
     lengths_options,
@@ -83,7 +84,7 @@ def plan(sources, input_len, output_len, chunked_prefill, as_json, **flags):
             find_optimum(model, workload, chunked_prefill), 1 if chunked_prefill else longest
         )
         text = step_summary
-    click.echo(
+    echo(
         json.dumps(found.to_dict(), indent=2, allow_nan=False)
         if as_json
         else text(found).as_text(click.style)
@@ -195,7 +196,7 @@ def measure(
                 "interrupted; the servers are stopped, and the same command goes on "
                 f"from what is in {output}"
             ) from None
-    click.echo(
+    echo(
         json.dumps(measured_json(found), indent=2, allow_nan=False)
         if as_json
         else measured_summary(found).as_text(click.style)

@@ -147,6 +147,20 @@ def dump(record) -> str:
     return json.dumps(record, indent=2, allow_nan=False)
 
 
+_ODD = re.compile(r"\x1b\[(?:[0-2]|3[0-7])m|[^ -~\n]")  # what click.style writes, and not ASCII
+
+
+def echo(text: str = "", err: bool = False, nl: bool = True) -> None:
+    """The one way of text to a terminal: control characters are shown as escapes, not obeyed."""
+    click.echo(_ODD.sub(_shown, text), err=err, nl=nl)
+
+
+def _shown(found: re.Match) -> str:
+    text = found[0]
+    own = len(text) > 1 or text.isprintable()
+    return text if own else text.encode("unicode_escape").decode()
+
+
 def complain(problem: str) -> None:
-    line = " ".join(problem.split())[:1000].encode("utf-8", "replace").decode()
-    click.echo(f"vllm-tuning: {line}", err=True)
+    """A problem as the one line on stderr that it gets."""
+    echo(f"vllm-tuning: {' '.join(problem.split())[:1000]}", err=True)

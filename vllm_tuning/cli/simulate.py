@@ -11,6 +11,7 @@ from .options import (
     Gpu,
     Size,
     config_option,
+    echo,
     gone_option,
     json_option,
     lengths_options,
@@ -177,7 +178,7 @@ def simulate(launches, workload, output, config, as_json, arrival, step_time, gp
         )
     if output is not None:
         write_trace(output, done, document)
-    click.echo(
+    echo(
         json.dumps(
             {
                 "config": config_to_json(server),

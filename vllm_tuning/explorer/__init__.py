@@ -64,15 +64,17 @@ class Slider(SelectionSlider):
 class Explorer(VBox):
     """Sliders that start at the given values; figures and answer of wherever they stand.
 
-    launches: a carried data set, a launches.csv, a folder of one, or a server log. input_len and
-    output_len: tokens. utilization: a fraction; None or 0 is that of the launches. ``optimum`` is
-    the answer shown, ``chosen`` the flags (mns, mnbt) off it; None where there is none.
+    launches: a carried data set, a launches.csv, a server log, a folder of either, or a list of
+    those. input_len and output_len: tokens. utilization: a fraction; None or 0 is that of the
+    launches. ``optimum`` is the answer shown, ``chosen`` the flags (mns, mnbt) off it; None where
+    there is none (``reason``).
     """
 
     def __init__(self, launches, input_len, output_len, utilization=None):
         self.complaints, self._at_once = [], False
         self.optimum: Answer | None = None
         self.chosen: tuple[int, int] | None = None
+        self._several = {str(launches): launches} if isinstance(launches, list | tuple) else {}
         names = sorted(path.parent.name for path in DATA.glob("*/launches.csv"))
         self.data_set = Dropdown(
             options=names,
@@ -84,7 +86,7 @@ class Explorer(VBox):
         self.path = Text(
             "" if launches in names else str(launches),
             description="or a path",
-            placeholder="launches.csv, its folder, or logs/*.log",
+            placeholder="a launches.csv, a log, or a folder of either",
             continuous_update=False,
             **_wide(),
         )
@@ -186,7 +188,8 @@ class Explorer(VBox):
         self._pictures = pictures()
         self._fixed, self._launched = "no launch is read", {}
         try:
-            model = model_of(sources_of(self.path.value or self.data_set.value or ""))
+            named = self.path.value or self.data_set.value or ""
+            model = model_of(sources_of(self._several.get(named, named)))
             names = {name: launched(model, name) for name in ("total_memory", U)}
             lacking = [name for name, value in names.items() if value is None]
             self._launched, self._model = {"utilization": names[U]}, model

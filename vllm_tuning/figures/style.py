@@ -97,7 +97,10 @@ def say(ax, text, instead=False):
 
 def legend(ax, ncols=3, below=4.4):
     """One entry a label, ``below`` the axes by so many ems."""
-    once = {label: getattr(h, "lines", [h])[0] for h, label in zip(*ax.get_legend_handles_labels())}
+    once = {
+        label: getattr(h, "lines", [h])[0]
+        for h, label in zip(*ax.get_legend_handles_labels(), strict=True)
+    }
     ax.legend(
         once.values(),
         once,

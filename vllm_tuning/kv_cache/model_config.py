@@ -9,6 +9,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..reading import read_text
 from ..units import InputError
 
 LARGEST_FIGURE = 10**8  # of a shape: tokens, heads, widths
@@ -274,15 +275,7 @@ def read_config(path: str | os.PathLike) -> ModelConfig:
     path = Path(path)
     if path.is_dir():
         path = path / "config.json"
-    try:
-        with path.open(encoding="utf-8-sig") as file:
-            text = file.read(LARGEST_CONFIG + 1)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise InputError(f"{path}: not text in UTF-8; expected the model's config.json") from None
-    if len(text) > LARGEST_CONFIG:
-        raise InputError(f"{path}: larger than 16 MiB; expected the model's config.json")
+    text = read_text(path, "the model's config.json", LARGEST_CONFIG)
     try:
         config = json.loads(text)
     except (ValueError, RecursionError) as error:

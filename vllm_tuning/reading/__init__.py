@@ -1,7 +1,7 @@
 """From files to records: server logs, tables, lengths, load runs, /metrics."""
 
 from .bench_results import BENCH_COLUMNS, read_bench_results
-from .files import check_writable, whole_file, write_whole
+from .files import check_writable, read_text, whole_file, write_whole
 from .json_records import read_json
 from .lengths import read_lengths
 from .log import read_log
@@ -9,7 +9,7 @@ from .log_formats import FATAL
 from .log_messages import arguments
 from .metrics import Scrape, parse_scrapes, read_scrapes, stamped
 from .scrape_series import ScrapeSeries, lengths_of
-from .sources import is_log, read_source, sources_of
+from .sources import Source, is_log, read_source, sources_of
 from .tables import COLUMNS, DATA, locate, read_launches, write_launches
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "FATAL",
     "Scrape",
     "ScrapeSeries",
+    "Source",
     "arguments",
     "check_writable",
     "is_log",
@@ -32,6 +33,7 @@ __all__ = [
     "read_log",
     "read_scrapes",
     "read_source",
+    "read_text",
     "sources_of",
     "stamped",
     "whole_file",

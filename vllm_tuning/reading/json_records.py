@@ -4,6 +4,7 @@ import json
 import os
 
 from ..units import InputError
+from .files import read_text
 
 
 def read_json(path: str | os.PathLike, expected: str) -> dict:
@@ -16,15 +17,12 @@ def read_json(path: str | os.PathLike, expected: str) -> dict:
 
 def read_records(path: str | os.PathLike, expected: str) -> list[dict]:
     """The JSON objects of a file: one, a list of them, or one a line. Raises InputError."""
+    text = read_text(path, expected)
     try:
-        with open(path, encoding="utf-8-sig") as file:
-            text = file.read(2**28)
         try:
             found = json.loads(text)
         except ValueError:
             found = [json.loads(line) for line in text.splitlines() if line.strip()]
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
     except (ValueError, RecursionError):
         raise InputError(f"{path}: not JSON; expected {expected}") from None
     records = found if isinstance(found, list) else [found]

@@ -1,6 +1,7 @@
 """The lengths of requests out of a file: CSV, JSONL or a scrape of /metrics."""
 
 import csv
+import io
 import json
 import os
 
@@ -8,6 +9,7 @@ import numpy as np
 
 from ..units import LARGEST_COUNT, InputError
 from ..workload import Workload
+from .files import read_text
 
 PROMPT_COLUMNS = (
     "prompt_tokens",
@@ -29,6 +31,12 @@ OUTPUT_COLUMNS = (
 )
 
 
+REQUESTS = 'a CSV with a header, or JSONL, such as {"prompt_tokens": 1024, "output_tokens": 256}'
+
+
+LARGEST_FILE = 2**28  # bytes: some five million requests
+
+
 def read_lengths(path: str | os.PathLike) -> list[Workload]:
     """Each request of a CSV with a header, or of a JSONL file, in the order of the file.
 
@@ -36,36 +44,31 @@ def read_lengths(path: str | os.PathLike) -> list[Workload]:
     ``OUTPUT_COLUMNS`` (the last two of both are those of public traces); other columns are not
     read. Raises InputError ``FILE:LINE: what is wrong, and what would be right``.
     """
-    line = 0
-    try:
-        with open(path, encoding="utf-8-sig", newline="") as file:
-            json_lines = file.read(4096).lstrip()[:1] in ("{", "[")
-            file.seek(0)
-            found = []
-            for line, entry in _json_lines(file) if json_lines else _csv_lines(file):
-                found.append(
-                    Workload(
-                        _tokens(entry, PROMPT_COLUMNS, "prompt"),
-                        _tokens(entry, OUTPUT_COLUMNS, "output"),
-                    )
-                )
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
-    except (ValueError, csv.Error) as error:
-        what = str(error) if isinstance(error, InputError) else f"neither CSV nor JSONL ({error})"
-        raise InputError(f"{path}:{line}: {what}" if line else f"{path}: {what}") from None
+    found = []
+    for line, entry in _entries(read_text(path, REQUESTS, LARGEST_FILE), path):
+        try:
+            prompt = _tokens(entry, PROMPT_COLUMNS, "prompt")
+            found.append(Workload(prompt, _tokens(entry, OUTPUT_COLUMNS, "output")))
+        except ValueError as error:
+            raise InputError(f"{path}:{line}: {error}") from None
     if not found:
-        raise InputError(
-            f"{path}: no request; expected a CSV with a header, or JSONL, such as "
-            '{"prompt_tokens": 1024, "output_tokens": 256}'
-        )
+        raise InputError(f"{path}: no request; expected {REQUESTS}")
     return found
 
 
-def _json_lines(file):
-    for number, line in enumerate(file, 1):
-        if line.strip():
-            yield number, _object(line)
+def _entries(text: str, path):
+    """Line number and entry of each request; None is a line that is not JSON."""
+    if text.lstrip()[:1] in ("{", "["):
+        for number, line in enumerate(text.splitlines(), 1):
+            if line.strip():
+                yield number, _object(line)
+        return
+    reader = csv.DictReader(io.StringIO(text, newline=""))
+    try:
+        for entry in reader:
+            yield reader.line_num, entry
+    except csv.Error as error:
+        raise InputError(f"{path}:{reader.line_num}: not a CSV line ({error})") from None
 
 
 def _object(line: str):
@@ -73,12 +76,6 @@ def _object(line: str):
         return json.loads(line)
     except (ValueError, RecursionError):
         return None
-
-
-def _csv_lines(file):
-    reader = csv.DictReader(file)
-    for entry in reader:
-        yield reader.line_num, entry
 
 
 def _tokens(entry, columns: tuple[str, ...], what: str) -> int:
@@ -97,11 +94,11 @@ def _tokens(entry, columns: tuple[str, ...], what: str) -> int:
 def lengths_from_histograms(prompt, generation) -> list[Workload]:
     """A hundred requests with the lengths of two histograms, at 1 % steps of each.
 
-    Each: (requests at or below each upper end, mean length or None). A histogram tells that so many
+    Each: (requests at or below each upper end, mean length or None). A histogram says that so many
     are at most so long. Without a mean the upper end of the bucket is taken (twice the last finite
     one above it), so the lengths are never too short but for that tail. With it all stand at the
     same share of their bucket, the one that gives the mean. Prompts and outputs are matched by
-    rank, the dearest pairing, since a histogram does not tell which go together. Raises InputError
+    rank, the costliest pairing, since a histogram does not show which go together. Raises InputError
     where there are none.
     """
     found = []
@@ -124,4 +121,4 @@ def lengths_from_histograms(prompt, generation) -> list[Workload]:
         places = np.searchsorted(held / held[-1], (np.arange(100) + 0.5) / 100)
         lengths = np.ceil((lows + share * (bounds - lows))[places] - 1e-6)
         found.append(np.maximum(1, lengths).astype(int))
-    return [Workload(int(prompt), int(output)) for prompt, output in zip(*found)]
+    return [Workload(int(prompt), int(output)) for prompt, output in zip(*found, strict=True)]

@@ -1,8 +1,8 @@
 """vLLM's server log, of any release, as launches.
 
 From below: ``lines`` finds the passages around start-ups and takes the prefixes off,
-``formats`` is the table of the lines that are read, ``readings`` reads them, ``engine``
-weighs the ranks of an engine. Here readings become starts, and starts become launches.
+``formats`` is the table of the lines that are read, ``messages`` finds them, ``engine``
+weighs the ranks of an engine. Here messages become starts, and starts become launches.
 """
 
 import re
@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 
 from ..launch import Launch
 from ..units import InputError
+from .files import opened
 from .log_engine import launch_of
 from .log_formats import ENGINE, ERROR, FLAGS, LATE, LOAD, MARK, POOL, PROFILE, SERVER
-from .log_messages import Reading, arguments, readings
-from .log_text import Process, open_log
+from .log_messages import Message, messages
+from .log_text import Process
 
 _CLOCK = re.compile(r"(\d\d):(\d\d):(\d\d)")
 
@@ -28,13 +29,12 @@ def read_log(source, name: str | None = None) -> list[Launch]:
     InputError ``NAME: what it is instead`` where the file cannot be read or holds no start.
     """
     name = name or str(source)
-    starts, running = [], {}
-    for reading in readings(open_log(source, name)):
-        start = running.get(reading.service)
-        if start is None or start.is_over_at(reading):
-            start = running[reading.service] = Start()
-            starts.append(start)
-        start.add(reading)
+    starts: list[Start] = []
+    with opened(source, "the log of a vLLM server", name) as read:
+        for message in messages(read):
+            if not starts or starts[-1].is_over_at(message):
+                starts.append(Start())
+            starts[-1].add(message)
     real = [start for start in starts if start.is_real]
     if not real:
         raise InputError(
@@ -48,33 +48,20 @@ def read_log(source, name: str | None = None) -> list[Launch]:
 
 @dataclass
 class Start:
-    """The readings of one start of the server, all its ranks and engines together."""
+    """The messages of one start of the server, all its ranks and engines together."""
 
-    readings: list[Reading] = field(default_factory=list)
+    messages: list[Message] = field(default_factory=list)
     said: set = field(default_factory=set)
 
-    def add(self, new: Reading) -> None:
-        if not self._repeats(new) and not self._is_quoted(new):
-            self.readings.append(new)
+    def add(self, new: Message) -> None:
+        if not self._repeats(new):
+            self.messages.append(new)
             self.said.add(_content(new))
 
-    def _is_quoted(self, new: Reading) -> bool:
-        """A measurement told long after the server began to serve stands in someone's request."""
-        if new.row.stage not in (LOAD, PROFILE, POOL) or not any(
-            "serving" in old.values for old in self.readings
-        ):
-            return False
-        last = next((old for old in reversed(self.readings) if _CLOCK.search(old.text[:200])), None)
-        return (
-            last is None
-            or not _CLOCK.search(new.text[:200])
-            or _seconds_apart(last, new) > _SAME_MOMENT
-        )
-
-    def _repeats(self, new: Reading) -> bool:
+    def _repeats(self, new: Message) -> bool:
         """A line with a clock that stands twice, or one that follows itself, says nothing new."""
         return _content(new) in self.said and (
-            bool(_CLOCK.search(new.text)) or _content(new) == _content(self.readings[-1])
+            bool(_CLOCK.search(new.text)) or _content(new) == _content(self.messages[-1])
         )
 
     @property
@@ -82,11 +69,11 @@ class Start:
         """Whether a server started here: an echoed command or anyone's error does not count."""
         return any(
             old.row.stage not in (FLAGS, MARK) and "command" not in old.values
-            for old in self.readings
+            for old in self.messages
         )
 
-    def is_over_at(self, new: Reading) -> bool:
-        """Whether a reading belongs to the next start: it says again what this one has said."""
+    def is_over_at(self, new: Message) -> bool:
+        """Whether a message belongs to the next start: it says again what this one has said."""
         stage = new.row.stage
         if stage in (ERROR, MARK) or self._repeats(new):
             return False
@@ -95,15 +82,13 @@ class Start:
                 old.row is new.row
                 or old.row.stage in (ENGINE, LOAD, PROFILE, POOL, LATE, ERROR)
                 or {"generic", "fatal"} & set(old.values)
-                for old in self.readings
+                for old in self.messages
             )
         if stage == FLAGS:  # the engine itself may print them once more when it has started
             return not re.match("EngineCore|Worker", new.process.name) and any(
-                old.row.stage == POOL for old in self.readings
+                old.row.stage == POOL for old in self.messages
             )
-        mine = [old for old in self.readings if _same_rank(old.process, new.process)]
-        if stage == ENGINE and any(_names_another(old, new) for old in self.readings):
-            return True
+        mine = [old for old in self.messages if _same_rank(old.process, new.process)]
         if stage == ENGINE:
             return any(old.row.stage in (ENGINE, LOAD, PROFILE, POOL, LATE) for old in mine)
         if stage == LOAD and "weights" in new.values:
@@ -115,29 +100,20 @@ class Start:
             stage == PROFILE
             and bool(again)
             and any(
-                old.row.stage == POOL and old.number > again[-1].number for old in self.readings
+                old.row.stage == POOL and old.number > again[-1].number for old in self.messages
             )
         )
 
-    def engines(self) -> list[tuple[int, list[Reading]]]:
-        """First line and readings of each data-parallel engine, the server's included."""
-        engines = {_engine(old.process) for old in self.readings} - {None}
-        nameless = {}
-        for process in {old.process for old in self.readings}:
-            if process.name.startswith("Worker") and process.pid and _engine(process) is None:
-                nameless.setdefault(process.name, []).append(process)
-        owners = {}
-        if len(engines) > 1:  # the n-th process id of a rank's name is the n-th engine's
-            for group in nameless.values():
-                owners |= zip(sorted(group, key=lambda process: int(process.pid)), sorted(engines))
-        owned = [(owners.get(old.process, _engine(old.process)), old) for old in self.readings]
+    def engines(self) -> list[tuple[int, list[Message]]]:
+        """First line and messages of each data-parallel engine, the server's included."""
+        owned = [(_engine(old.process), old) for old in self.messages]
         measured = {
             engine
             for engine, old in owned
             if engine is not None and old.row.stage in (LOAD, PROFILE, POOL) and old.values
         }
         if len(measured) < 2:
-            return [(self.readings[0].number, self.readings)]
+            return [(self.messages[0].number, self.messages)]
         parts = []
         for this in sorted(measured):
             first = next(old.number for engine, old in owned if engine == this)
@@ -155,19 +131,8 @@ class Start:
         return parts
 
 
-def _names_another(old: Reading, new: Reading) -> bool:
-    """Whether two engine lines are of another release or model, so not of one start."""
-    if old.row.stage != ENGINE:
-        return False
-    pairs = [
-        (old.values.get("version"), new.values.get("version")),
-        tuple(arguments(each.values).get("model") for each in (old, new)),
-    ]
-    return any(None not in pair and pair[0] != pair[1] for pair in pairs)
-
-
-def _content(reading: Reading) -> tuple:
-    return reading.text, reading.process, reading.row, tuple(reading.values.items())
+def _content(message: Message) -> tuple:
+    return message.text, message.process, message.row, tuple(message.values.items())
 
 
 def _engine(process: Process) -> int | None:
@@ -184,11 +149,11 @@ def _same_rank(old: Process, new: Process) -> bool:
     )
 
 
-def _seconds_apart(old: Reading, new: Reading) -> int:
+def _seconds_apart(old: Message, new: Message) -> int:
     """Between two lines by their clocks; 0 where they have none."""
     times = []
-    for reading in (old, new):
-        if clock := _CLOCK.search(reading.text[:200]):
+    for message in (old, new):
+        if clock := _CLOCK.search(message.text[:200]):
             hours, minutes, seconds = map(int, clock.groups())
             times.append(3600 * hours + 60 * minutes + seconds)
     gap = abs(times[0] - times[1]) if len(times) == 2 else 0

@@ -1,10 +1,11 @@
-"""One engine's readings to its launch: the rank that limits it, derived figures, and the outcome.
+"""One engine's messages to its launch: the rank that limits it, derived figures, and the outcome.
 
 Figures are in GiB as printed until the record is made. Derived figures are differences of printed
 ones, rounded to their digits, and each is named in ``warnings``.
 """
 
 from dataclasses import replace
+from typing import Any
 
 from ..launch import KNOBS, Launch
 from ..law import agrees
@@ -18,13 +19,13 @@ from ..releases import (
 from ..units import GIB
 from .log_failure import failure_of
 from .log_formats import ENGINE, ERROR, FLAGS, LATE, LOAD, POOL, PROFILE, SERVER
-from .log_messages import Reading, arguments
+from .log_messages import Message, arguments
 from .tables import COLUMNS, by_warnings
 
 BUFFER = 150 * 2**20  # bytes that vLLM subtracts from the --kv-cache-memory it proposes
 
 
-_ROUNDING = 0.0101  # GiB between two readings of one figure
+_ROUNDING = 0.0101  # GiB between two prints of one figure
 
 
 _ATTRIBUTES = {  # figures of the table whose names are not the record's
@@ -47,25 +48,26 @@ _ATTRIBUTES = {  # figures of the table whose names are not the record's
 }
 
 
-def launch_of(readings: list[Reading], where: str) -> Launch:
+def launch_of(messages: list[Message], where: str) -> Launch:
     """The record of one engine; ``where`` is the file and line it begins at."""
-    return _Engine(readings).launch(where)
+    return _Engine(messages).launch(where)
 
 
 class _Engine:
     """What was asked of an engine, what its ranks measured, and what must be said about it."""
 
-    def __init__(self, readings: list[Reading]):
-        self.readings = readings
+    def __init__(self, messages: list[Message]):
+        self.messages = messages
         self.warnings: dict[str, None] = {}
-        self.asked, self.config = {}, {}
-        for reading in readings:
-            if reading.row.stage == SERVER:
-                self.asked = self.asked | arguments(reading.values)
-            elif reading.row.stage == ENGINE and not self.config:
-                self.config = arguments(reading.values)
-        begin = next((r.number for r in readings if r.row.stage == ENGINE), None)
-        flags = [r for r in readings if r.row.stage == FLAGS]
+        self.asked: dict = {}
+        self.config: dict = {}
+        for message in messages:
+            if message.row.stage == SERVER:
+                self.asked = self.asked | arguments(message.values)
+            elif message.row.stage == ENGINE and not self.config:
+                self.config = arguments(message.values)
+        begin = next((r.number for r in messages if r.row.stage == ENGINE), None)
+        flags = [r for r in messages if r.row.stage == FLAGS]
         self.flags = [r.values for r in flags if begin is None or r.number < begin] or [
             r.values for r in flags
         ]
@@ -79,7 +81,7 @@ class _Engine:
     def all(self, name: str, *stages: int) -> list:
         return [
             r.values[name]
-            for r in self.readings
+            for r in self.messages
             if name in r.values and (not stages or r.row.stage in stages)
         ]
 
@@ -97,16 +99,16 @@ class _Engine:
     def _ranks(self) -> list[dict]:
         """The figures of each writer, exact ones first; of several profiles, the tightest."""
         written: dict[tuple, list] = {}
-        for reading in self.readings:
-            if reading.row.stage in (LOAD, PROFILE, LATE):
-                process = reading.process
+        for message in self.messages:
+            if message.row.stage in (LOAD, PROFILE, LATE):
+                process = message.process
                 key = process[1:] if process.pid else process
-                written.setdefault(key, []).append(reading)
+                written.setdefault(key, []).append(message)
         order = {PROFILE: 0, LATE: 1, LOAD: 2}
         ranks = []
         for group in written.values():
-            rank = {}
-            for reading in sorted(
+            rank: dict = {}
+            for message in sorted(
                 group,
                 key=lambda r: (
                     "exact" not in r.values,
@@ -115,7 +117,7 @@ class _Engine:
                     r.values.get("kv", 0),
                 ),
             ):
-                rank = reading.values | rank
+                rank = message.values | rank
             ranks.append(rank | {"non_kv": _non_kv(rank)})
         return ranks
 
@@ -139,7 +141,7 @@ class _Engine:
 
     # ---------------------------------------------------------------- memory
 
-    def _memory(self) -> dict:
+    def _memory(self) -> dict[str, Any]:
         """The memory attributes of the record, GiB, and whether graphs were charged."""
         rank = self.rank
         weights, peak, non_torch = (rank.get(name) for name in ("weights", "peak", "non_torch"))
@@ -162,17 +164,14 @@ class _Engine:
         pool = self._pool(requested, charge)
         if estimate and not pays:
             self.warn("graph_estimate_not_charged")
-        budget = (
-            requested
-            if requested is not None or not total
-            else (total * self.utilization if self.utilization else None)
+        budget = requested
+        if budget is None and total and self.utilization:
+            budget = total * self.utilization
+        left = _sum_of(
+            budget, *(None if x is None else -x for x in (weights, non_torch, peak, pool))
         )
-        terms = (budget, weights, non_torch, peak, pool)
-        if (
-            None not in terms
-            and "profiling_skipped" not in self.warnings
-            and abs(budget - weights - non_torch - peak - charge - pool) > 0.035
-        ):
+        skipped = "profiling_skipped" in self.warnings
+        if left is not None and not skipped and abs(left - charge) > 0.035:
             self.warn("balance_does_not_close")
         return {
             "total_memory": total,
@@ -182,7 +181,7 @@ class _Engine:
             "kv_cache": pool,
             "cuda_graph_estimated": estimate,
             "cuda_graph": rank.get("graphs", self.first("graphs", LATE)),
-            "charged": charged,
+            "cuda_graph_charged": charged,
         }
 
     def _pool(self, requested: float | None, charge: float) -> float | None:
@@ -228,13 +227,13 @@ class _Engine:
 
     # ---------------------------------------------------------------- blocks and tokens
 
-    def _blocks(self) -> dict:
+    def _blocks(self) -> dict[str, Any]:
         """Tokens, concurrency, block size and blocks of the pool."""
-        sizes = [r.values for r in self.readings if "tokens" in r.values]
+        sizes = [r.values for r in self.messages if "tokens" in r.values]
         smallest = min(sizes, key=lambda values: values["tokens"], default={})  # of the ranks
         tokens = smallest.get("tokens")
         concurrency = smallest.get("concurrency", min(self.all("concurrency"), default=None))
-        counted = [r.values for r in self.readings if "device" in r.values and "blocks" in r.values]
+        counted = [r.values for r in self.messages if "device" in r.values and "blocks" in r.values]
         blocks = counted[0]["blocks"] if counted else self.first("blocks", POOL)
         size = (
             self.first("hybrid_block", FLAGS)
@@ -249,11 +248,11 @@ class _Engine:
                 self.warn("derived_kv_cache_tokens")
         if tokens is None:
             tokens = self.rank.get("kv_cache_tokens", self.first("tokens_left", ERROR))
-        measured = [r.number for r in self.readings if {"kv", "kv_set"} & set(r.values)]
+        measured = [r.number for r in self.messages if {"kv", "kv_set"} & set(r.values)]
         override = self.asked.get("num_gpu_blocks_override") or next(
             (
                 r.values["override"]
-                for r in self.readings
+                for r in self.messages
                 if "override" in r.values and measured and r.number > max(measured)
             ),
             None,
@@ -298,7 +297,7 @@ class _Engine:
         """Whether all that differs from a release's defaults was printed, so the rest is known."""
         return bool(release(self.version)) and any(
             "non-default" in r.row.anchor.pattern and _is_closed(r.values.get("flags", ""))
-            for r in self.readings
+            for r in self.messages
         )
 
     @property
@@ -314,7 +313,7 @@ class _Engine:
             return default_utilization(self.version)
         return value if value is None or 0 < value <= 1 else None
 
-    def _seqs_and_tokens(self) -> dict:
+    def _seqs_and_tokens(self) -> dict[str, Any]:
         """max_num_seqs and max_num_batched_tokens: the last line before the engine's holds."""
 
         def in_force(name):
@@ -325,7 +324,7 @@ class _Engine:
             tokens or in_force("max_num_batched_tokens") or self.asked.get("max_num_batched_tokens")
         )
         seqs = seqs or self.asked.get("max_num_seqs") or in_force("max_num_seqs")
-        server = any(r.process.name.startswith("APIServer") for r in self.readings)
+        server = any(r.process.name.startswith("APIServer") for r in self.messages)
         if (
             seqs is None
             and server
@@ -337,6 +336,10 @@ class _Engine:
             if seqs:
                 self.warn("defaults_assumed")
         return {"max_num_seqs": seqs, "max_num_batched_tokens": tokens}
+
+    def stated(self, name: str):
+        """An argument as the engine printed it, else as the server was asked for it."""
+        return self.config.get(name) or self.asked.get(name)
 
     def _max_model_len(self) -> int | None:
         return (
@@ -350,10 +353,11 @@ class _Engine:
 
     def launch(self, where: str) -> Launch:
         memory = self._memory()
-        charged, pool = memory.pop("charged"), memory.pop("kv_cache")
-        peak = memory["peak_activation"]
+        pool, peak, non_torch = (memory[n] for n in ("kv_cache", "peak_activation", "non_torch"))
         blocks, length = self._blocks(), self._max_model_len()
-        error, last_words = failure_of(self.readings)
+        for name in memory.keys() - {"cuda_graph_charged"}:
+            memory[name] = self._exact(pool) if name == "kv_cache" else _bytes(memory[name])
+        error, last_words = failure_of(self.messages)
         if (
             not error
             and not blocks["kv_cache_tokens"]
@@ -368,27 +372,21 @@ class _Engine:
             vllm_version=self.version,
             status=status,
             error=error,
-            model=self.config.get("model")
-            or self.asked.get("model")
-            or self.asked.get("model_tag"),
-            kv_cache_dtype=self.config.get("kv_cache_dtype") or self.asked.get("kv_cache_dtype"),
-            **{
-                name: self.config.get(name) or self.asked.get(name)
-                for name in ("tensor_parallel_size", "pipeline_parallel_size")
-            },
+            model=self.stated("model") or self.asked.get("model_tag"),
+            kv_cache_dtype=self.stated("kv_cache_dtype"),
+            tensor_parallel_size=self.stated("tensor_parallel_size"),
+            pipeline_parallel_size=self.stated("pipeline_parallel_size"),
             **self._seqs_and_tokens(),
             **blocks,
             max_model_len=length,
             gpu_memory_utilization=self.utilization,
-            kv_cache=self._exact(pool),
-            cuda_graph_charged=charged,
-            **{name: _bytes(gib) for name, gib in memory.items()},
+            **memory,
         )
         if self._is_hybrid(blocks["kv_cache_tokens"], blocks["max_concurrency"], length):
             self.warn("hybrid_kv")
         if self._ranks_differ():
             self.warn("ranks_differ")
-        if memory["non_torch"] is not None and memory["non_torch"] < 0:
+        if non_torch is not None and non_torch < 0:
             self.warn("negative_non_torch")
         if pool is not None and pool <= 0 and status == "failed":
             self.warn("negative_kv_cache")
@@ -407,7 +405,7 @@ class _Engine:
             self.warn(*(f"{name}_not_printed" for name in KNOBS if getattr(launch, name) is None))
         if status == "ok" and pool is None and launch.kv_cache_tokens is None:
             self.warn("incomplete")
-        for name in (name for reading in self.readings for name in reading.unreadable):
+        for name in (name for message in self.messages for name in message.unreadable):
             attribute = _ATTRIBUTES.get(name, name)
             if getattr(launch, attribute, "") is None:
                 self.warn(f"unreadable_{attribute}")
@@ -419,13 +417,18 @@ def _non_kv(values: dict) -> float | None:
     """The non-KV total of a rank, GiB: as printed, else the sum of its terms."""
     if values.get("non_kv") is not None:
         return values["non_kv"]
-    terms = [values.get(name) for name in ("weights", "non_torch", "peak")]
-    return None if None in terms else sum(terms)
+    return _sum_of(*(values.get(name) for name in ("weights", "non_torch", "peak")))
+
+
+def _sum_of(*terms: float | None) -> float | None:
+    """The sum, None where a term is unknown."""
+    known = [term for term in terms if term is not None]
+    return sum(known) if len(known) == len(terms) else None
 
 
 def _out_of_range(launch: Launch) -> dict:
     """The attributes that launches.csv would refuse, as None."""
-    refused = {}
+    refused: dict = {}
     for column in COLUMNS.values():
         value = column.to_json(getattr(launch, column.attribute))
         if isinstance(value, (int, float)) and (

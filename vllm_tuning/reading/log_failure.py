@@ -2,8 +2,8 @@
 
 import re
 
-from .log_formats import ENGINE, ERROR, LATE, LOAD, POOL, PROFILE
-from .log_messages import Reading
+from .log_formats import ERROR
+from .log_messages import Message
 
 _CONSEQUENCE = re.compile(
     r"initialization failed|failed to start|Worker failed with error|stack trace|Broken ?pipe"
@@ -12,23 +12,16 @@ _CONSEQUENCE = re.compile(
 )
 
 
-def failure_of(readings: list[Reading]) -> tuple[str | None, str | None]:
+def failure_of(messages: list[Message]) -> tuple[str | None, str | None]:
     """The cause of a failed start, and the last words of a process that died; None without one."""
     own = cause = fatal = by = None
-    ready, traced, chained = set(), set(), set()
-    caused = survived = 0
-    for r in readings:
+    traced, chained = set(), set()
+    for r in messages:
         values = r.values
         if "serving" in values:
-            survived = r.number
+            cause = cause if fatal else None  # what it survived
             break
-        if r.row.stage in (ENGINE, LOAD, PROFILE, POOL, LATE) or "ready" in values:
-            survived = r.number
-        if "ready" in values:
-            ready.add(r.process)
-        elif r.process in ready:
-            continue
-        elif r.row.stage == ERROR:
+        if r.row.stage == ERROR:
             own = own or values["reason"]
         elif "traceback" in values:
             traced.add(r.process)
@@ -36,14 +29,9 @@ def failure_of(readings: list[Reading]) -> tuple[str | None, str | None]:
             chained.add(r.process)
         elif "fatal" in values:
             fatal = fatal or values["reason"]
-        elif (
-            "generic" in values
-            and not _CONSEQUENCE.search(values["reason"])
-            and (r.process in traced or values["logged"])
-        ):
-            if cause is None or (by == r.process and by in chained):
-                cause, by, caused = values["reason"], r.process, r.number
+        elif "generic" in values and not _CONSEQUENCE.search(values["reason"]):
+            first = cause is None or (by == r.process and by in chained)
+            if first and (r.process in traced or values["logged"]):
+                cause, by = values["reason"], r.process
                 chained.discard(by)
-    if caused < survived and not fatal:
-        cause = None
     return own or cause, fatal

@@ -1,53 +1,43 @@
 """The table of the lines that are read out of vLLM's log: a new release is a new row.
 
-A row: where in a start-up the line stands, the words its message begins with, what follows, and the
-releases that print it. In both texts a space stands for any white space or none (terminals wrap
-there) and ``{name}`` for a figure: GiB with its unit (``{name~}`` where the unit stands elsewhere),
-a count with thousands separators, a plain number, or text.
+A row: where in a start-up the line stands, the releases that print it, the words its message begins
+with, and what follows; the columns are two blanks apart, an indented line goes on with the last. In
+both texts a space stands for any white space or none (terminals wrap there) and ``{name}`` for a
+figure: GiB with its unit (``{name~}`` where the unit stands elsewhere), a count with thousands
+separators, a plain number, or text.
 """
 
 import re
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from .log_text import CUT
+
+STAGES = ("SERVER", "FLAGS", "ENGINE", "LOAD", "PROFILE", "POOL", "LATE", "ERROR", "MARK")
+
 
 SERVER, FLAGS, ENGINE, LOAD, PROFILE, POOL, LATE, ERROR, MARK = range(9)  # as a start-up goes
 
 
 _GIB = frozenset(
-    [
-        "weights",
-        "non_torch",
-        "peak",
-        "peak_torch",
-        "peak_with_graphs",
-        "consumed",
-        "non_kv",
-        "total",
-        "requested",
-        "kv",
-        "kv_set",
-        "kv_left",
-        "graphs",
-        "graphs_estimated",
-    ]
+    re.findall(
+        r"\w+",
+        """
+        weights non_torch peak peak_torch peak_with_graphs consumed non_kv total requested kv kv_set
+        kv_left graphs graphs_estimated
+        """,
+    )
 )
 
 
 _COUNTS = frozenset(
-    [
-        "max_num_seqs",
-        "max_num_batched_tokens",
-        "max_model_len",
-        "tokens",
-        "tokens_left",
-        "blocks",
-        "block_size",
-        "hybrid_block",
-        "override",
-        "fit_bytes",
-        "kv_bytes",
-    ]
+    re.findall(
+        r"\w+",
+        """
+        max_num_seqs max_num_batched_tokens max_model_len tokens tokens_left blocks block_size
+        hybrid_block override fit_bytes kv_bytes
+        """,
+    )
 )
 
 
@@ -100,265 +90,121 @@ FATAL = (
 )
 
 
-FORMATS = tuple(
-    _format(*row)
-    for row in (
-        # what the server was asked for
-        (SERVER, "vLLM API server version", " {version}", "0.4.3 -"),
-        (SERVER, "█  version", " {version}", "0.18 -"),
-        (SERVER, r"args: Namespace\(", "{flags}", "0.4.3 - 0.9"),
-        (SERVER, "non-default args:", " {flags}", "0.9 -"),
-        (
-            SERVER,
-            r"vllm serve (?=[\w./-])|vllm\.entrypoints\.openai\.api_server (?=-)",
-            "{command}",
-            "a shell's echo",
-        ),
-        (
-            FLAGS,
-            "Setting max_num_batched_tokens to|Defaulting max_num_batched_tokens to",
-            " {max_num_batched_tokens} for",
-            "0.6.6 -",
-        ),
-        (
-            FLAGS,
-            "Setting max_num_seqs to|Defaulting max_num_seqs to",
-            " {max_num_seqs} for",
-            "0.8 -",
-        ),
-        (
-            FLAGS,
-            "Raising max_num_batched_tokens from",
-            r" \d+ to {max_num_batched_tokens} to",
-            "0.25 -",
-        ),
-        (
-            FLAGS,
-            "Chunked prefill is enabled with max_num_batched_tokens=",
-            r" {max_num_batched_tokens}\.",
-            "0.4.3 -",
-        ),
-        (FLAGS, "Using max model len", r" {max_model_len}(?= \Z)", "0.9 -"),
-        (
-            FLAGS,
-            "Setting attention block size to",
-            " {hybrid_block} tokens to ensure that attention",
-            "0.10 -",
-        ),
-        (
-            FLAGS,
-            "Setting attention block size to|Setting kv cache block size to",
-            " {block_size} (?:for|tokens so)",
-            "0.18 -",
-        ),
-        (
-            ENGINE,
-            "Initializing an? (?:V[01] )?LLM engine",
-            r" (?:\(v(?P<version>[^\s()]+)\))? with config: {flags}",
-            "0.4.3 -",
-        ),
-        # what each rank measured
-        (LOAD, "worker init memory snapshot:", ".*? total_memory={total}", "0.14 - (DEBUG)"),
-        (LOAD, "worker requested memory:", " {requested}", "0.14 - (DEBUG)"),
-        (LOAD, "Loading model weights took", " (?:in total )?{weights}", "0.4.3 - 0.7"),
-        (LOAD, "Model loading took", " {weights}", "0.8 -"),
-        (
-            PROFILE,
-            "Memory profiling results:",
-            r"(?: duration=[\d.]+ seconds,?)? total_gpu_memory={total},? initial_memory_usage=[\d.]+ GiB,?"
-            r" peak_torch_memory={peak_torch},? memory_usage_post_profile=[\d.]+ GiB,?"
-            r" non_torch_memory={non_torch},? kv_cache_size={kv},? gpu_memory_utilization={utilization}",
-            "0.6.4",
-        ),
-        (
-            PROFILE,
-            "the current vLLM instance can use total_gpu_memory",
-            r" \({total}\) x gpu_memory_utilization \({utilization}\) = {requested}",
-            "0.6.5 - 0.10 (V0)",
-        ),
-        (
-            PROFILE,
-            "model weights take",
-            " {weights}; non_torch_memory takes {non_torch}; PyTorch activation peak memory takes {peak};"
-            " the rest of the memory reserved for KV Cache is {kv}",
-            "0.6.5 - 0.10 (V0)",
-        ),
-        (
-            PROFILE,
-            "Initial free memory:",
-            r" [\d.]+ GiB, free memory: [\d.]+ GiB, requested GPU memory: {requested}",
-            "0.9.2 (DEBUG)",
-        ),
-        (
-            PROFILE,
-            "Initial free memory:",
-            r" [\d.]+ GiB; Requested memory: {utilization} \(util\), {requested}",
-            "0.10 - (DEBUG)",
-        ),
-        (
-            PROFILE,
-            r"Memory profiling takes [\d.]+ seconds\. Total non KV cache memory:",
-            " {non_kv}; torch peak memory increase: {peak}; non-torch forward increase memory:"
-            " {non_torch}; weights memory: {weights}",
-            "0.9.2 - 0.27 (DEBUG)",
-        ),
-        (
-            PROFILE,
-            r"Memory profiling takes [\d.]+ seconds\. Total non KV cache memory:",
-            r" {non_kv}; torch peak memory increase: {peak}; total consumed \(from mem_get_info\):"
-            " {consumed}; weights memory: {weights}",
-            "0.28 - (DEBUG)",
-        ),
-        (PROFILE, "Available KV cache memory:", " {kv}", "0.9.1 -"),
-        (
-            PROFILE,
-            r"Initial free memory [\d.]+ GiB, reserved",
-            " {kv_set} memory for KV Cache as specified by kv_cache_memory_bytes",
-            "0.10.2 -",
-        ),
-        (
-            PROFILE,
-            "Explicitly set",
-            r" \({kv_set~}/{total~}\) GiB for KV cache on node",
-            "0.20 - (CPU)",
-        ),
-        (
-            PROFILE,
-            "Auto set",
-            r" \({kv~}/{total~}\) GiB for KV cache on node \d+, with {requested}"
-            " requested memory",
-            "0.20 - (CPU)",
-        ),
-        (
-            PROFILE,
-            "Free device memory:",
-            r" [\d.]+ GiB, [\d.]+ GiB usable"
-            r" \(gpu_memory_utilization={utilization}\), [\d.]+ [GMK]iB reserved for HPUGraphs"
-            r" \([^)]*\), {kv} reserved for KV cache",
-            "0.6.4 - 0.9 (HPU)",
-        ),
-        (PROFILE, "vllm_tuning figures, profiled:", " {exact}", "0.6 - (launching/plugin.py)"),
-        (PROFILE, "Estimated CUDA graph memory:", " {graphs_estimated} total", "0.18 -"),
-        (
-            PROFILE,
-            "CUDA graph memory profiling is enabled",
-            "(?P<charged>)(?:.*?-gpu-memory-utilization={utilization})?",
-            "0.18 -",
-        ),
-        (
-            PROFILE,
-            "CUDA graph memory profiling is disabled|CUDA graph memory profiling will be enabled",
-            "(?P<uncharged>)(?:.*?-gpu-memory-utilization from {utilization})?",
-            "0.18 -",
-        ),
-        # what the engine made of it
-        (
-            POOL,
-            r"Overriding num_gpu_blocks=(?!0\D)\d+ with",
-            r" num_gpu_blocks_override={override}(?= \Z)",
-            "0.4.3 -",
-        ),
-        (
-            POOL,
-            r"# (?P<device>(?!CPU)[A-Za-z]+) blocks:",
-            r" {blocks}(?= [,;]| \Z)",
-            "0.4.3 - 0.10",
-        ),
-        (
-            POOL,
-            "KV cache size:",
-            " {tokens} tokens"
-            r"(?:, Maximum concurrency for {max_model_len} tokens per request: {concurrency}x)?",
-            "0.8 -, one line from 0.28",
-        ),
-        (
-            POOL,
-            "Maximum concurrency for",
-            " {max_model_len} tokens per request: {concurrency}x",
-            "0.6.2 - 0.27",
-        ),
-        (POOL, "Auto-fit max_model_len: reduced from", r" \d+ to {max_model_len} to fit", "0.14 -"),
-        (
-            POOL,
-            r"Add \d+ padding layers|Hybrid KV cache manager is disabled for this hybrid model",
-            "(?P<hybrid>)",
-            "0.9.2 -",
-        ),
-        (
-            POOL,
-            "vllm cache_config_info with initialization after num_gpu_blocks is:",
-            r" {blocks}(?= \Z)",
-            "0.9 - (DEBUG)",
-        ),
-        (LATE, "Graph capturing finished in", r" [\d.]+ secs(?:\.|, took {graphs})", "0.6.6 -"),
-        (
-            LATE,
-            "CUDA graph pool memory:",
-            r" {graphs} \(actual\), {graphs_estimated} \(estimated\)",
-            "0.18 -",
-        ),
-        (
-            LATE,
-            "Free memory on device",
-            r" \([\d.]+/{total}\) on startup\. Desired GPU memory"
-            r" utilization is \({utilization}, {requested}\)\. Actual usage is {weights} for weight,"
-            r" {peak} for peak activation, {non_torch} for non-torch memory, and {graphs} for CUDAGraph"
-            r" memory(?:.*?--kv-cache-memory={fit_bytes}`)?"
-            r"(?:.*?Current kv cache memory in use is {kv_bytes} bytes)?",
-            "0.10.2 - 0.27",
-        ),
-        (
-            LATE,
-            "Free memory on device",
-            r" \([\d.]+/{total}\) on startup\. Desired GPU memory"
-            r" utilization is \({utilization}, {requested}\)\. Actual usage is {consumed} for consumed"
-            r" memory \(weights \+ non-torch\), {peak_with_graphs} for peak activation, and {graphs} for"
-            r" CUDAGraph memory(?:.*?--kv-cache-memory={fit_bytes}`)?",
-            "0.28 -",
-        ),
-        (LATE, "vllm_tuning figures, ready:", " {exact}", "0.6 - (launching/plugin.py)"),
-        # why it failed
-        (ERROR, "No available memory for the cache blocks", "", "0.4.3 -"),
-        (
-            ERROR,
-            "To serve at least one request with the model(?:'s|s's) max seq len",
-            r" \({max_model_len}\), \([\d.]+ GiB KV cache is needed, which is larger than the available KV"
-            r" cache memory \({kv_left}\)",
-            "0.8 -",
-        ),
-        (
-            ERROR,
-            "The model's max seq len",
-            r" \({max_model_len}\) is larger than the maximum number of"
-            r" tokens that can be stored in KV cache \({tokens_left}\)",
-            "0.4.3 - 0.10 (V0)",
-        ),
-        (
-            ERROR,
-            "Free memory on device",
-            r" (?:\w+(?::\d+)? )?\([\d.]+/{total}\) on startup is less than"
-            r" (?:desired GPU memory utilization \({utilization}, {requested}\))?",
-            "0.9.2 -",
-        ),
-        (ERROR, "CUDA out of memory occurred when warming up", "", "0.8 -"),
-        (ERROR, "Cannot auto-fit max_model_len", "", "0.14 -"),
-        (ERROR, "Error in memory profiling", "", "0.4.3 -"),
-        (ERROR, r"max_num_batched_tokens \(\d+\) (?:must be|is smaller)", "", "0.4.3 -"),
-        (ERROR, r"User-specified max_model_len \(\d+\) is greater", "", "0.4.3 -"),
-        (MARK, "Error: |Exception: ", "(?P<generic>)", "any"),
-        (MARK, FATAL, "(?P<fatal>)", "0.6 -"),
-        (MARK, r"Traceback \(most recent call last\)", "(?P<traceback>)", "any"),
-        (
-            MARK,
-            "The above exception was the direct cause|During handling of the above exception",
-            "(?P<chained>)",
-            "any",
-        ),
-        (MARK, r"init engine \(profile, create kv cache", "(?P<ready>)", "0.6.5 -"),
-        (MARK, "Application startup complete", "(?P<serving>)", "any"),
-        (MARK, "Sequence group \\S+ is preempted by", "(?P<preempted>)", "0.4.3 - 0.10 (V0)"),
-    )
-)
+TABLE = r"""
+# what the server was asked for
+SERVER  0.4.3 -  vLLM API server version  {version}
+SERVER  0.18 -  █ version  {version}
+SERVER  0.4.3 - 0.9  args: Namespace\(  {flags}
+SERVER  0.9 -  non-default args:  {flags}
+SERVER  a shell's echo  vllm serve (?=[\w./-])|vllm\.entrypoints\.openai\.api_server (?=-)
+    {command}
+FLAGS  0.6.6 -  Setting max_num_batched_tokens to|Defaulting max_num_batched_tokens to
+    {max_num_batched_tokens} for
+FLAGS  0.8 -  Setting max_num_seqs to|Defaulting max_num_seqs to  {max_num_seqs} for
+FLAGS  0.4.3 -  Chunked prefill is enabled with max_num_batched_tokens=  {max_num_batched_tokens}\.
+FLAGS  0.9 -  Using max model len  {max_model_len}(?= \Z)
+FLAGS  0.10 -  Setting attention block size to  {hybrid_block} tokens to ensure that attention
+FLAGS  0.18 -  Setting attention block size to|Setting kv cache block size to
+    {block_size} (?:for|tokens so)
+ENGINE  0.4.3 -  Initializing an? (?:V[01] )?LLM engine
+    (?:\(v(?P<version>[^\s()]+)\))? with config: {flags}
+# what each rank measured
+LOAD  0.14 - (DEBUG)  worker init memory snapshot:  .*? total_memory={total}
+LOAD  0.4.3 - 0.7  Loading model weights took  (?:in total )?{weights}
+LOAD  0.8 -  Model loading took  {weights}
+PROFILE  0.6.4  Memory profiling results:
+    (?: duration=[\d.]+ seconds,?)? total_gpu_memory={total},? initial_memory_usage=[\d.]+ GiB,?
+    peak_torch_memory={peak_torch},? memory_usage_post_profile=[\d.]+ GiB,?
+    non_torch_memory={non_torch},? kv_cache_size={kv},? gpu_memory_utilization={utilization}
+PROFILE  0.6.5 - 0.10 (V0)  the current vLLM instance can use total_gpu_memory
+    \({total}\) x gpu_memory_utilization \({utilization}\) = {requested}
+PROFILE  0.6.5 - 0.10 (V0)  model weights take
+    {weights}; non_torch_memory takes {non_torch}; PyTorch activation peak memory takes {peak}; the
+    rest of the memory reserved for KV Cache is {kv}
+PROFILE  0.9.2 (DEBUG)  Initial free memory:
+    [\d.]+ GiB, free memory: [\d.]+ GiB, requested GPU memory: {requested}
+PROFILE  0.10 - (DEBUG)  Initial free memory:
+    [\d.]+ GiB; Requested memory: {utilization} \(util\), {requested}
+PROFILE  0.9.2 - 0.27 (DEBUG)  Memory profiling takes [\d.]+ seconds\. Total non KV cache memory:
+    {non_kv}; torch peak memory increase: {peak}; non-torch forward increase memory: {non_torch};
+    weights memory: {weights}
+PROFILE  0.28 - (DEBUG)  Memory profiling takes [\d.]+ seconds\. Total non KV cache memory:
+    {non_kv}; torch peak memory increase: {peak}; total consumed \(from mem_get_info\): {consumed};
+    weights memory: {weights}
+PROFILE  0.9.1 -  Available KV cache memory:  {kv}
+PROFILE  0.10.2 -  Initial free memory [\d.]+ GiB, reserved
+    {kv_set} memory for KV Cache as specified by kv_cache_memory_bytes
+PROFILE  0.20 - (CPU)  Explicitly set  \({kv_set~}/{total~}\) GiB for KV cache on node
+PROFILE  0.20 - (CPU)  Auto set
+    \({kv~}/{total~}\) GiB for KV cache on node \d+, with {requested} requested memory
+PROFILE  0.6.4 - 0.9 (HPU)  Free device memory:
+    [\d.]+ GiB, [\d.]+ GiB usable \(gpu_memory_utilization={utilization}\), [\d.]+ [GMK]iB reserved
+    for HPUGraphs \([^)]*\), {kv} reserved for KV cache
+PROFILE  0.6 - (launching/plugin.py)  vllm_tuning figures, profiled:  {exact}
+PROFILE  0.18 -  Estimated CUDA graph memory:  {graphs_estimated} total
+PROFILE  0.18 -  CUDA graph memory profiling is enabled
+    (?P<charged>)(?:.*?-gpu-memory-utilization={utilization})?
+PROFILE  0.18 -  CUDA graph memory profiling is disabled|CUDA graph memory profiling will be enabled
+    (?P<uncharged>)(?:.*?-gpu-memory-utilization from {utilization})?
+# what the engine made of it
+POOL  0.4.3 -  Overriding num_gpu_blocks=(?!0\D)\d+ with  num_gpu_blocks_override={override}(?= \Z)
+POOL  0.4.3 - 0.10  # (?P<device>(?!CPU)[A-Za-z]+) blocks:  {blocks}(?= [,;]| \Z)
+POOL  0.8 -, one line from 0.28  KV cache size:
+    {tokens} tokens(?:, Maximum concurrency for {max_model_len} tokens per request: {concurrency}x)?
+POOL  0.6.2 - 0.27  Maximum concurrency for  {max_model_len} tokens per request: {concurrency}x
+POOL  0.14 -  Auto-fit max_model_len: reduced from  \d+ to {max_model_len} to fit
+POOL  0.9.2 -  Add \d+ padding layers|Hybrid KV cache manager is disabled for this hybrid model
+    (?P<hybrid>)
+POOL  0.9 - (DEBUG)  vllm cache_config_info with initialization after num_gpu_blocks is:
+    {blocks}(?= \Z)
+LATE  0.6.6 -  Graph capturing finished in  [\d.]+ secs(?:\.|, took {graphs})
+LATE  0.18 -  CUDA graph pool memory:  {graphs} \(actual\), {graphs_estimated} \(estimated\)
+LATE  0.10.2 - 0.27  Free memory on device
+    \([\d.]+/{total}\) on startup\. Desired GPU memory utilization is \({utilization},
+    {requested}\)\. Actual usage is {weights} for weight, {peak} for peak activation, {non_torch}
+    for non-torch memory, and {graphs} for CUDAGraph
+    memory(?:.*?--kv-cache-memory={fit_bytes}`)?(?:.*?Current kv cache memory in use is {kv_bytes}
+    bytes)?
+LATE  0.28 -  Free memory on device
+    \([\d.]+/{total}\) on startup\. Desired GPU memory utilization is \({utilization},
+    {requested}\)\. Actual usage is {consumed} for consumed memory \(weights \+ non-torch\),
+    {peak_with_graphs} for peak activation, and {graphs} for CUDAGraph
+    memory(?:.*?--kv-cache-memory={fit_bytes}`)?
+LATE  0.6 - (launching/plugin.py)  vllm_tuning figures, ready:  {exact}
+# why it failed
+ERROR  0.4.3 -  No available memory for the cache blocks
+ERROR  0.8 -  To serve at least one request with the model(?:'s|s's) max seq len
+    \({max_model_len}\), \([\d.]+ GiB KV cache is needed, which is larger than the available KV
+    cache memory \({kv_left}\)
+ERROR  0.4.3 - 0.10 (V0)  The model's max seq len
+    \({max_model_len}\) is larger than the maximum number of tokens that can be stored in KV cache
+    \({tokens_left}\)
+ERROR  0.9.2 -  Free memory on device
+    (?:\w+(?::\d+)? )?\([\d.]+/{total}\) on startup is less than (?:desired GPU memory utilization
+    \({utilization}, {requested}\))?
+ERROR  0.8 -  CUDA out of memory occurred when warming up
+ERROR  0.14 -  Cannot auto-fit max_model_len
+ERROR  0.4.3 -  Error in memory profiling
+ERROR  0.4.3 -  max_num_batched_tokens \(\d+\) (?:must be|is smaller)
+ERROR  0.4.3 -  User-specified max_model_len \(\d+\) is greater
+MARK  any  Error: |Exception:  (?P<generic>)
+MARK  any  Traceback \(most recent call last\)  (?P<traceback>)
+MARK  any  The above exception was the direct cause|During handling of the above exception
+    (?P<chained>)
+MARK  any  Application startup complete  (?P<serving>)
+MARK  0.4.3 - 0.10 (V0)  Sequence group \S+ is preempted by  (?P<preempted>)
+"""
+
+
+def _rows(table: str) -> Iterator[Format]:
+    """The rows of the table, but for its comments."""
+    for row in re.sub(r"\n +", "  ", table).splitlines():
+        if row and not row.startswith("#"):
+            stage, releases, anchor, *rest = row.split("  ")
+            yield _format(STAGES.index(stage), anchor, " ".join(["", *rest]), releases)
+
+
+FORMATS = (*_rows(TABLE), _format(MARK, FATAL, "(?P<fatal>)", "0.6 -"))
 
 
 ANCHORS = re.compile(

@@ -1,13 +1,14 @@
-"""From the text of a server log to readings: the lines of the table, with their figures.
+"""From the text of a server log to messages: the lines of the table, with their figures.
 
 A line counts only where a message of vLLM begins: the same words in a prompt, in a traceback's
 source line or in prose are passed over.
 """
 
+import itertools
 import json
 import re
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..units import GIB, LARGEST_COUNT, parse_size
 from .log_formats import ANCHORS, ERROR, FORMATS, MARK, SERVER, Format, figure
@@ -26,10 +27,7 @@ _SHELL = re.compile(
 )
 
 
-_ENGINE = re.compile(r"Engine (\d+):\s*\Z")
-
-
-class Reading(NamedTuple):
+class Message(NamedTuple):
     """One line by its number: who wrote it, its row, its figures, or those it should have held."""
 
     number: int
@@ -38,10 +36,9 @@ class Reading(NamedTuple):
     row: Format
     values: dict
     unreadable: tuple = ()
-    service: str = ""
 
 
-def readings(read) -> Iterator[Reading]:
+def messages(read) -> Iterator[Message]:
     """Every line that the table knows, in order; ``read(size)`` gives the file's bytes."""
     for first, text in passages(read):
         flat = Flat(lines_of(first, text))
@@ -53,14 +50,14 @@ def readings(read) -> Iterator[Reading]:
         }
         for position, index, offset in hits:
             rows = [row for row in FORMATS if row.anchor.match(flat.text, position)]
-            if found := _reading(flat, index, offset, rows, beginning):
+            if found := _message(flat, index, offset, rows, beginning):
                 yield found
 
 
-def _reading(
+def _message(
     flat: Flat, index: int, offset: int, rows: list[Format], beginning: set[int]
-) -> Reading | None:
-    """The reading of the message that begins at ``offset`` of a line, if one begins there.
+) -> Message | None:
+    """The message of the message that begins at ``offset`` of a line, if one begins there.
 
     A terminal may have wrapped its prefix onto lines before, and the message onto lines after.
     """
@@ -75,12 +72,11 @@ def _reading(
         and last not in beginning
         and not lines[last].fresh
         and lines[last].text.strip()
-        and lines[last].service == line.service
     ):
         last += 1
     head = line.text[offset:]
     sentence = joined([line._replace(text=head), *lines[index + 1 : last]])
-    error = _wrapped(lines[index:last], head, flat.width)
+    error = _wrapped(lines[index:last], head)
     missed = None
     for row in rows:
         for begin in dict.fromkeys((first, index)):
@@ -90,13 +86,9 @@ def _reading(
                 break
         else:
             continue
-        if engine := _ENGINE.search(before):
-            process = Process(f"EngineCore_DP{int(engine[1])}")
         match = _best(row.pattern.match(head), row.pattern.match(sentence), head, sentence)
         if not match:
-            missed = missed or Reading(
-                line.number, line.text, process, row, {}, service=line.service
-            )
+            missed = missed or Message(line.number, line.text, process, row, {})
             if row.stage == ERROR:
                 missed = missed._replace(values={"reason": _one_line(lead + error)})
             continue
@@ -107,7 +99,7 @@ def _reading(
             values = exact_figures(values["exact"])
         if row.stage == ERROR or {"generic", "fatal"} & set(values):
             values |= {"reason": _one_line(lead + error), "logged": "ERROR" in before}
-        return Reading(line.number, line.text, process, row, values, service=line.service)
+        return Message(line.number, line.text, process, row, values)
     if missed:
         names = {name: None for row in rows for name in row.pattern.groupindex}
         return missed._replace(unreadable=tuple(names))
@@ -129,33 +121,19 @@ def _placed(before: str, stage: int) -> tuple[Process | None, str]:
 def _best(
     single: re.Match | None, whole: re.Match | None, head: str, sentence: str
 ) -> re.Match | None:
-    """The match over a wrapped sentence where it says more than its first line alone.
+    """The match over a wrapped sentence, else over its first line alone.
 
     None where a figure at the end of the line may go on in the next, which cannot be read.
     """
-    goes_on = (
-        single
-        and single.end() == len(head)
-        and head[-1:].isdigit()
-        and re.match(r"[\d.,]", sentence[len(head) :])
-    )
-    if not whole:
-        return None if goes_on else single
-    if not single:
-        return whole
-    more = sum(v is not None for v in whole.groups()) > sum(v is not None for v in single.groups())
-    return whole if more or goes_on or "flags" in single.groupdict() else single
+    goes_on = head[-1:].isdigit() and re.match(r"[\d.,]", sentence[len(head) :])
+    return whole or (None if single and single.end() == len(head) and goes_on else single)
 
 
-def _wrapped(lines: list[Line], head: str, width: int) -> str:
-    """An error from ``head`` on: it goes on where its line is as wide as the terminal was.
-
-    Where no width shows, vLLM's own sentences go on until they end.
-    """
+def _wrapped(lines: list[Line], head: str) -> str:
+    """An error from ``head`` on: it goes on until its sentence ends, in lines no longer."""
     text = head
-    for line, following in zip(lines, lines[1:]):
-        ended = text.rstrip()[-1:] in ".!?)]'\""
-        if len(line.text) != width if width else ended or len(following.text) > len(line.text):
+    for line, following in itertools.pairwise(lines):
+        if text.rstrip()[-1:] in ".!?)]'\"" or len(following.text) > len(line.text):
             break
         text += following.text
     return text
@@ -245,7 +223,7 @@ def exact_figures(text: str) -> dict:
         written = json.loads(text)
     except ValueError:
         return {}
-    figures = {"exact": True}
+    figures: dict[str, Any] = {"exact": True}
     for name, value in written.items():
         if name == "vllm_version" and isinstance(value, str) and value.isprintable():
             figures["version"] = value
@@ -257,5 +235,4 @@ def exact_figures(text: str) -> dict:
             figures["utilization"] = value
         elif name in _WHOLE and type(value) is int and 0 < value < LARGEST_COUNT:
             figures[name] = value
-    terms = [figures.get(name) for name in ("weights", "non_torch", "peak")]
-    return figures if None in terms else figures | {"non_kv": sum(terms)}
+    return figures

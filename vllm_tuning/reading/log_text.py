@@ -6,22 +6,14 @@ over: only the passages around start-ups, and the head of the file, are read clo
 """
 
 import bisect
-import gzip
-import io
 import json
-import os
 import re
-import sys
-import zlib
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
-from ..units import InputError
-
-BLOCK = 1 << 18
-
+from .files import BLOCK, Read
 
 HEAD = 1 << 21  # bytes read closely from the beginning, so that short excerpts need no anchor
 
@@ -49,14 +41,12 @@ class Process(NamedTuple):
 class Line(NamedTuple):
     """A line of the file by its number, without colours and what collected it.
 
-    ``fresh``: it begins with a prefix, so it is not the wrap of another line; ``service``: the
-    compose service or the pod that wrote it.
+    ``fresh``: it begins with a prefix, so it is not the wrap of another line.
     """
 
     number: int
     text: str
     fresh: bool
-    service: str = ""
 
 
 _TIME = r"\d\d:\d\d:\d\d(?:[.,]\d+)?"
@@ -77,16 +67,11 @@ _PROCESS = r"[(\[](?:[\w:.\-/]+(?: [\w=]+)? )?pid=\d{1,10}\b[^)\]]*[)\]]"
 _LEAD = r"(?:[A-Z]{2,5}(?:\s\+\shost)?|In v[\d.]+,|Engine \d+:)"  # the device of "KV cache size"
 
 
-_COLOUR = re.compile(
-    r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07\n]*\x07"
-    r"|(?:\\x1b|\\u001b|\\033|\^\[)?\[\d+(?:;\d+)*m"
-)
+_COLOUR = re.compile(r"(?:\x1b)?\[\d+(?:;\d+)*m|\x1b\[[0-9;?]*[A-Za-z]")  # with its ESC, or lost
 
 
-_COLLECTOR = re.compile(  # compose or kubectl, then journald or a time stamp, then CRI
-    r"(?:([\w.\-/]+) *\| |\[(pod/[^\]]*)\] )?"
-    rf"(?:[A-Z][a-z][a-z] +\d+ {_TIME} \S+ [\w./\-]+(?:\[\d+\])?: |{_DATE}\s+)?"
-    r"(?:std(?:out|err) ([FP]) )?"
+_COLLECTOR = re.compile(  # docker compose, then a time stamp, then Kubernetes' CRI
+    rf"\A(?:[\w.\-/]+ *\| )?(?:{_DATE}\s+)?(?:std(?:out|err) [FP] )?"
 )
 
 
@@ -98,13 +83,7 @@ _TOKENS = "|".join(
         rf"\[?{_TIME}Z?\]?",
         rf"\[?(?i:{_LEVEL})\b\]?:?",
         _SOURCE,
-        r"[\w.]+:[\w<>]+:\d+(?=\s)",
-        r"vllm[\w.]*(?::|(?=\s))",  # loguru's and logging's own formats
-        r"(?:time|ts|level|logger|caller)=(?:\"[^\"]*\"|\S+)",
-        r"(?:msg|message)=\"",  # logfmt
         r"\[[^\[\]\"'`{}=]{1,60}\]",
-        r"\([^()\"'`{}=]{1,60}\)",
-        r"[\w./\-]+\[\d+\]:",
         r"[|>*:+-]+(?=\s)",
         r"[▀▄█]+",
         rf"{_LEAD}(?=\s*\Z)",
@@ -115,10 +94,7 @@ _TOKENS = "|".join(
 _PREFIX = re.compile(rf"\s*+(?:(?:{_TOKENS})\s*+)*+")
 
 
-_GLUED = re.compile(rf"(?:{_PROCESS}\s*)?{_LEVEL} \d\d-\d\d {_TIME} {_SOURCE}\s*{_LEAD}?\s*\Z")
-
-
-_BAR = re.compile(r"(?:[^\"'`]*(?:it/s|s/it)\])?")
+_BAR = re.compile(r"\A(?:[^\"'`]*(?:it/s|s/it)\])?")
 
 
 _FRESH = re.compile(
@@ -134,93 +110,14 @@ _WRITER = re.compile(
 )
 
 
-_MESSAGE_KEYS = ("message", "msg", "log", "text", "textPayload")
-
-
-_JSON_MESSAGE = re.compile(rf'"(?:{"|".join(_MESSAGE_KEYS)})"\s*:\s*"((?:[^"\\]|\\.)*)')
-
-
-def open_log(source, name: str):
-    """A function ``read(size) -> bytes`` in UTF-8 out of a path, ``-`` (stdin) or a stream.
-
-    Unpacks gzip and UTF-16. Raises InputError where the file cannot be opened.
-    """
-    try:
-        if hasattr(source, "read"):
-            stream = source
-        else:
-            stdin = os.fspath(source) == "-"
-            if stdin and sys.stdin is None:
-                raise OSError("standard input is closed")
-            stream = sys.stdin.buffer if stdin else open(source, "rb", buffering=0)
-        head = stream.read(BLOCK)
-    except IsADirectoryError:
-        raise InputError(f"{name}: a directory; expected the log of a vLLM server") from None
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise InputError(f"{name}: cannot be read: {reason}") from None
-    if isinstance(head, str):
-        return _after(head.encode(), lambda size: stream.read(size).encode())
-    read = _after(head, stream.read)
-    if head[:2] == b"\x1f\x8b":
-        unpacked = gzip.GzipFile(fileobj=_Readable(read))
-        head = _guarded(unpacked.read, name)(BLOCK)
-        read = _after(head, unpacked.read)
-    if encoding := _utf16(head):
-        text = io.TextIOWrapper(io.BufferedReader(_Readable(read)), encoding, "replace", newline="")
-        return _guarded(lambda size: text.read(size).encode(errors="replace"), name)
-    return _guarded(read, name)
-
-
-def _after(head: bytes, read):
-    """A reader that gives ``head``, which has been read already, before the rest."""
-    waiting = [head]
-    return lambda size: waiting.pop() if waiting else read(size)
-
-
-class _Readable(io.RawIOBase):
-    """A reader as a file, which may give more than was asked for."""
-
-    def __init__(self, read):
-        self.wants, self.rest = read, b""
-
-    def readable(self):
-        return True
-
-    def readinto(self, buffer):
-        self.rest = self.rest or self.wants(len(buffer))
-        part, self.rest = self.rest[: len(buffer)], self.rest[len(buffer) :]
-        buffer[: len(part)] = part
-        return len(part)
-
-
-def _guarded(read, name: str):
-    def guarded(size):
-        try:
-            return read(size)
-        except (OSError, EOFError, zlib.error) as error:
-            raise InputError(f"{name}: cannot be read: {error}") from None
-
-    return guarded
-
-
-def _utf16(head: bytes) -> str | None:
-    if head[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        return "utf-16"
-    even, odd = (head[start:4096:2].count(0) for start in (0, 1))
-    enough = 0.4 * len(head[:4096])
-    if len(head) > 20 and max(even, odd) > enough and min(even, odd) < 0.1 * enough:
-        return "utf-16-le" if odd > even else "utf-16-be"
-    return None
-
-
-def passages(read) -> Iterator[tuple[int, str]]:
+def passages(read: Read) -> Iterator[tuple[int, str]]:
     """Number of the first line and text of each passage that may hold a start-up.
 
     The last text ends without a line feed where the file does.
     """
     number, seen, quiet = 1, 0, AFTER
-    passage, before = [], (1, b"")
+    passage: list[bytes] = []
+    before = (1, b"")
     for block in _blocks(read):
         near = seen < HEAD or any(anchor in block for anchor in ANCHORS)
         quiet = 0 if near else quiet + len(block)
@@ -242,7 +139,7 @@ def passages(read) -> Iterator[tuple[int, str]]:
         yield first, b"".join(passage).decode("utf-8", "replace")
 
 
-def _blocks(read) -> Iterator[bytes]:
+def _blocks(read: Read) -> Iterator[bytes]:
     """Blocks of whole lines; a line beyond all measure is cut."""
     rest = b""
     while data := read(BLOCK):
@@ -260,37 +157,17 @@ def _blocks(read) -> Iterator[bytes]:
 
 
 def lines_of(first: int, text: str) -> list[Line]:
-    """The lines of a passage, progress bars (which share a line) apart, partial lines joined."""
-    if "\x1b" in text or "[0" in text or "\\u001b" in text:
+    """The lines of a passage; progress bars, which share a line, are lines of their own."""
+    if "\x1b" in text or "[0" in text:
         text = _COLOUR.sub("", text)
     text = text.removeprefix("\ufeff")
-    cut = not text.endswith("\n")
-    lines, partial, service = [], None, ""
+    lines = []
     for number, raw in enumerate(text.removesuffix("\n").split("\n"), first):
-        collector = _COLLECTOR.match(raw)
-        line = raw[collector.end() :]
-        whole = collector[3] != "P"
-        if collector.end() or is_fresh(line):  # else a terminal wrapped the line before
-            service = collector[1] or collector[2] or ""
-        if line[:1] == "{":
-            line, whole = _unwrapped(line)
-        if partial:
-            number, line = partial[0], partial[1] + line
-        partial = None if whole else (number, line)
-        if partial:
-            continue
-        if "\r" not in line and "\n" not in line:
-            lines.append(Line(number, line, is_fresh(line), service))
-            continue
-        writer = _WRITER.match(line)
-        for index, part in enumerate(re.split(r"[\r\n]+", line)):
-            if index and writer and not _WRITER.match(part):
-                part = f"{writer[0]} {part}"
-            if part.strip():
-                lines.append(Line(number, part, is_fresh(part), service))
-    if partial:
-        lines.append(Line(*partial, True))
-    if cut and lines:
+        line = _COLLECTOR.sub("", raw)
+        line = _unwrapped(line) if line.startswith("{") else line
+        parts = re.split(r"[\r\n]+", line) if "\r" in line or "\n" in line else [line]
+        lines += [Line(number, part, is_fresh(part)) for part in parts]
+    if not text.endswith("\n"):
         last = lines[-1].text + CUT
         lines[-1] = lines[-1]._replace(text=last, fresh=is_fresh(last))
     return lines
@@ -301,51 +178,24 @@ def is_fresh(text: str) -> bool:
     return "%|" in text or (text[:1] in "([DIWEC0123456789" and bool(_FRESH.match(text)))
 
 
-def _unwrapped(line: str) -> tuple[str, bool]:
-    """The message of a JSON line, and whether it is whole (docker splits at 16 KiB)."""
-    for _ in range(4):  # JSON in JSON, as when docker collects a server that writes JSON itself
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError):
-            found = _JSON_MESSAGE.search(line)  # of a line that was cut
-            return (_unescaped(found[1]) if found else line), True
-        inner = [value for value in record.values() if isinstance(value, dict)]
-        message = next(
-            (record[key] for key in _MESSAGE_KEYS if isinstance(record.get(key), str)), None
-        )
-        if message is None and not inner:
-            return line, True
-        if message is not None and not message.startswith("{"):
-            break
-        line = message if message is not None else json.dumps(inner[0])
-    else:
-        return line, True
-    process = record.get("process")
-    if isinstance(process, int) and not _WRITER.match(message):
-        message = f"({record.get('processName')} pid={process}) {message}"
-    if isinstance(record.get("exc_info"), str):
-        message = f"{message}\n{record['exc_info']}"
-    docker = {"log", "stream", "time"} <= set(record)
-    return _COLOUR.sub("", message.removesuffix("\n")), message.endswith("\n") or not docker
-
-
-def _unescaped(text: str) -> str:
+def _unwrapped(line: str) -> str:
+    """The message of a line that is JSON, as docker or a collector writes it."""
     try:
-        return json.loads(f'"{text}"')
-    except ValueError:
-        return text
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        return line
+    found = [record[key] for key in ("message", "msg", "log") if isinstance(record.get(key), str)]
+    return _COLOUR.sub("", found[0]) if found else line
 
 
 def writer_of(before: str) -> Process | None:
     """Who wrote the message that follows ``before``; None where no message can begin there.
 
-    Only prefixes may stand before a message; a progress bar or another writer's line may come
-    before them where that line was never ended.
+    Only prefixes may stand before a message; a progress bar may come before them where its line
+    was never ended.
     """
-    quoted = any(quote in before for quote in "\"'`")
     before = before[-600:]
-    last = before[_BAR.match(before).end() :]
-    if not _PREFIX.fullmatch(last) and (quoted or not _GLUED.search(last)):
+    if not _PREFIX.fullmatch(_BAR.sub("", before)):
         return None
     writers = list(_WRITER.finditer(before))
     if not writers:
@@ -370,9 +220,6 @@ class Flat:
         for line in lines:
             self.starts.append(position)
             position += len(line.text)
-        widths = [len(line.text) for line in lines]
-        widest = max(widths, default=0)
-        self.width = widest if widths.count(widest) > 2 else 0  # of the terminal that wrapped it
 
     def locate(self, position: int) -> tuple[int, int]:
         """Index of the line that holds a position, and the position in it."""

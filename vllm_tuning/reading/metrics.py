@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..units import LARGEST_COUNT, InputError
+from .files import opened
 
 FIGURES = {
     "kv_cache_usage": ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),  # up to 0.11
@@ -45,7 +46,10 @@ _PROCESS_START = "process_start_time_seconds"
 _LARGEST_FILE = 2**26
 
 
-_EXPECTED = "expected what GET /metrics of a vLLM server answers"
+_METRICS = "what GET /metrics of a vLLM server answers"
+
+
+_EXPECTED = f"expected {_METRICS}"
 
 
 @dataclass(frozen=True)
@@ -112,12 +116,8 @@ def read_scrapes(paths: Iterable[str | os.PathLike]) -> list[Scrape]:
         if not files:
             raise InputError(f"{path}: no *.prom in this folder; {_EXPECTED}, saved")
         for file in files:
-            try:
-                with file.open("rb") as saved:
-                    content = saved.read(_LARGEST_FILE)
-            except OSError as error:
-                raise InputError(f"{file}: cannot be read: {error.strerror or error}") from None
-            scrapes += parse_scrapes(content, str(file))
+            with opened(file, _METRICS) as read:
+                scrapes += parse_scrapes(read(_LARGEST_FILE), str(file))
     return scrapes
 
 

@@ -8,7 +8,8 @@ import numpy as np
 
 from ..units import InputError
 from ..workload import Workload
-from .lengths import lengths_from_histograms, read_lengths
+from .files import opened
+from .lengths import REQUESTS, lengths_from_histograms, read_lengths
 from .metrics import Histogram, Scrape, read_scrapes
 
 
@@ -223,11 +224,8 @@ class ScrapeSeries:
 
 def lengths_of(path) -> list[Workload]:
     """Requests of a CSV or JSONL file, or those of /metrics scrapes. Raises InputError."""
-    try:
-        with open(path, encoding="utf-8-sig") as file:
-            scraped = "\nvllm:" in "\n" + file.read(2**20)
-    except (OSError, UnicodeDecodeError):
-        scraped = False
+    with opened(path, REQUESTS) as read:
+        scraped = b"\nvllm:" in b"\n" + read(2**20)
     if not scraped:
         return read_lengths(path)
     if lengths := ScrapeSeries(tuple(read_scrapes([path]))).lengths:

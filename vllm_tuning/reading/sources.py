@@ -1,62 +1,59 @@
 """Launches out of whatever a person names: a table of them or a server's log."""
 
-import glob
 import os
-import shlex
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..launch import Launch
 from ..units import InputError
-from .tables import COLUMNS, DATA, locate, read_launches
+from .files import opened
+from .log import read_log
+from .tables import COLUMNS, locate, read_launches
 
 
-def sources_of(text) -> list[str]:
-    """What a person names in one line: a path, or several with blanks between; wildcards and ~.
+@dataclass(frozen=True)
+class Source(os.PathLike):
+    """A path with the launches that were read from it: handed on, it is not read again."""
 
-    A path begins here, else in the project's folder, where the README's paths begin. Raises
-    InputError where nothing is named, or not there.
+    path: str
+    launches: tuple[Launch, ...]
+
+    def __fspath__(self) -> str:
+        return self.path
+
+    __str__ = __fspath__
+
+
+def sources_of(launches: str | os.PathLike | Iterable) -> list[Source]:
+    """What LAUNCHES names, read once: a table, a carried set, a log, a folder of logs, or several.
+
+    Raises InputError where nothing is named, or what is named cannot be read.
     """
-    text = str(text).strip()
-    if not text:
+    named = [launches] if isinstance(launches, str | os.PathLike) else list(launches)
+    paths = [path for each in named if str(each) for path in _logs_in(each) or [each]]
+    if not paths:
         raise InputError("no launches are named; expected a data set, a launches.csv, or logs")
-    if found := _found(glob.escape(text)):
-        return found
-    try:
-        parts = shlex.split(text)
-    except ValueError as error:
-        raise InputError(f"{text}: {error}") from None
-    for part in parts:
-        names = [part] if part in os.listdir(DATA) else _found(part)
-        if not names:
-            looked = " and ".join(dict.fromkeys(map(str, (Path.cwd(), DATA.parent))))
-            raise InputError(f"{part}: no such file, folder or data set; looked in {looked}")
-        found += names
-    return list({locate(name).resolve(): name for name in found}.values())  # each file once
+    files = (path if is_log(path) else locate(path) for path in paths)
+    each_once = dict(zip(map(os.path.realpath, files), paths, strict=True)).values()
+    return [Source(os.fspath(path), tuple(read_source(path))) for path in each_once]
 
 
-def _found(pattern) -> list[str]:
-    return next(
-        filter(
-            None,
-            (
-                sorted(glob.glob(str(folder / Path(pattern).expanduser())))
-                for folder in (Path(), DATA.parent)
-            ),
-        ),
-        [],
-    )
+def _logs_in(source) -> list:
+    """The logs of a folder that holds no launches.csv; none of anything else."""
+    folder = Path(source)
+    return [] if (folder / "launches.csv").exists() else sorted(folder.glob("*.log*"))
 
 
 def read_source(source) -> list[Launch]:
-    """The launches that LAUNCHES names: a launches.csv, a folder of one, a carried set, or a log."""
-    if not is_log(source):
-        return read_launches(source)
-    from .log import read_log
-
-    return read_log(source)
+    """The launches of one source: a launches.csv, a folder of one, a carried set, or a log."""
+    if isinstance(source, Source):
+        return list(source.launches)
+    return read_log(source) if is_log(source) else read_launches(source)
 
 
 def is_log(source) -> bool:
+    """Whether a source is a server's log: stdin, a pipe, or a file without a table's header."""
     path = Path(source)
     if str(source) == "-" or path.is_fifo():
         return True
@@ -65,13 +62,7 @@ def is_log(source) -> bool:
 
 def _has_header(path: Path) -> bool:
     """Whether the first line that is no comment names columns of a launches.csv."""
-    with path.open(encoding="utf-8-sig", errors="replace") as file:
-        first = next(
-            (
-                line
-                for line in iter(lambda: file.readline(4096), "")
-                if line.strip() and not line.startswith("#")
-            ),
-            "",
-        )
+    with opened(path, "a server's log or a launches.csv") as read:
+        lines = read(1 << 16).decode("utf-8-sig", "replace").splitlines()
+    first = next((line for line in lines if line.strip() and not line.startswith("#")), "")
     return any(cell.strip() in COLUMNS for cell in first.split(","))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ..launch import KNOBS, Launch
 from ..units import GIB, InputError, parse_size
-from .files import write_whole
+from .files import read_text, write_whole
 
 DATA = next(
     (
@@ -44,10 +44,7 @@ class Column:
             if text.lower() not in ("true", "false"):
                 raise ValueError(f"{text!r} is not true or false")
             return text.lower() == "true"
-        if self.kind == "count":
-            value = parse_size(text)
-        else:
-            value = self._number(text)
+        value: float = parse_size(text) if self.kind == "count" else self._number(text)
         if (self.low is not None and value < self.low) or (
             self.high is not None and value > self.high
         ):
@@ -88,7 +85,7 @@ class Column:
         return repr(value) if isinstance(value, float) else str(value)
 
 
-_KINDS = {
+_KINDS: dict[str, tuple] = {
     "gpu_memory_utilization": ("number", 1e-9, 1),
     "max_concurrency": ("number", 0),
     "status": ("status",),
@@ -104,9 +101,6 @@ _KINDS = {
 }
 
 
-_LARGEST_FILE = 2**26
-
-
 _TEXTS = ("source", "vllm_version", "model", "kv_cache_dtype", "error")
 
 
@@ -115,7 +109,7 @@ def _columns() -> dict[str, Column]:
     for item in fields(Launch):
         if item.name in ("hybrid", "measured", "where"):
             continue
-        kind = ("text",) if item.name in _TEXTS else _KINDS.get(item.name, ("count", 1))
+        kind: tuple = ("text",) if item.name in _TEXTS else _KINDS.get(item.name, ("count", 1))
         columns[item.name + ("_gib" if kind[0] == "gib" else "")] = Column(item.name, *kind)
     return columns
 
@@ -152,18 +146,7 @@ def read_launches(launches: str | os.PathLike) -> list[Launch]:
     sizes may be written as ``80K``. Raises InputError ``FILE:LINE: what, and what would be right``.
     """
     path = locate(launches)
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            text = file.read(_LARGEST_FILE)
-    except UnicodeDecodeError:
-        raise InputError(f"{path}: not a text file in UTF-8; expected a launches.csv") from None
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
-    if len(text) == _LARGEST_FILE:
-        raise InputError(f"{path}: larger than 64 MiB; expected a launches.csv")
-    if "\0" in text:
-        raise InputError(f"{path}: holds NUL bytes; expected a launches.csv in UTF-8")
-    return parse_launches(text, str(path))
+    return parse_launches(read_text(path, "a launches.csv"), str(path))
 
 
 def by_warnings(launch: Launch) -> Launch:
@@ -186,7 +169,7 @@ def parse_launches(text: str, name: str = "launches.csv") -> list[Launch]:
                 "columns; a figure with a comma must stand in quotes"
             )
         values = {}
-        for column, cell in zip(header, cells):
+        for column, cell in zip(header, cells, strict=False):
             if not cell:
                 continue
             if not column:

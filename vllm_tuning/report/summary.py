@@ -207,8 +207,13 @@ def text_of(value) -> str:
         return f"{value:,}"
     if isinstance(value, Real):
         return f"{value:,.6g}"
-    letters = (c if c.isprintable() else " " if c.isspace() else "?" for c in str(value))
-    return "".join(letters)
+    return "".join(
+        c if c.isprintable() else " " if c.isspace() else _escaped(c) for c in str(value)
+    )
+
+
+def _escaped(letter: str) -> str:
+    return letter.encode("unicode_escape").decode()
 
 
 def _cell(value) -> Cell:
