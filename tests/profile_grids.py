@@ -48,7 +48,7 @@ class Grid:
                     "model_type": "llama",
                     "tie_word_embeddings": False,
                     "max_position_embeddings": 16384,
-                    **dict(zip(names, self.shape)),
+                    **dict(zip(names, self.shape, strict=True)),
                 }
             )
         )
@@ -102,7 +102,7 @@ class Grid:
             min(
                 self.launchable,
                 key=lambda flags: sum(
-                    abs(math.log(each / value)) for each, value in zip(flags, launch)
+                    abs(math.log(each / value)) for each, value in zip(flags, launch, strict=True)
                 ),
             )
             for launch in wanted

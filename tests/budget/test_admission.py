@@ -71,7 +71,7 @@ def test_the_risk_against_drawing(file, blocks, risk):
 
 
 def test_a_pool_of_millions_of_blocks_takes_no_longer():
-    """18 million blocks, 1.5 on average: 2.3 standard deviations of 0.5 * sqrt(n) below them all."""
+    """18 million blocks, 1.5 on average: 2.326 standard deviations of 0.5 * sqrt(n) below."""
     request = RunningRequest(PLAIN, [15], [2], 1)
     seqs = request.seqs_at(0.01, 18_000_000)
     assert seqs == pytest.approx(12_000_000 - 2.326 * 0.5 * 12_000_000**0.5 / 1.5, abs=10)

@@ -64,7 +64,7 @@ def judged(rows):
                 (pool.high - pool.low) / 2 / GIB,
             )
         )
-    return map(np.array, zip(*found))
+    return map(np.array, zip(*found, strict=True))
 
 
 def test_llama_3_70b(tmp_path):
@@ -298,7 +298,7 @@ def test_the_memory_of_cards_and_a_card_that_is_not_known(tmp_path):
     for name in ("H100", "nvidia h100 80GB", "H100-80GB"):
         assert capacity(path, gpu=name).budget.total_memory == 79.19 * GIB
     assert capacity(path, gpu="A100-80GB").max_num_batched_tokens == 2048  # vLLM's default there
-    with pytest.raises(InputError, match="A100-40GB, A100-80GB.*H200"):
+    with pytest.raises(InputError, match=r"A100-40GB, A100-80GB.*H200"):
         capacity(path, gpu="A100")
 
 

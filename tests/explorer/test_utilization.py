@@ -54,7 +54,7 @@ def test_it_is_the_answer_of_launches_made_there():
         assert getattr(derived.recommended, name) == pytest.approx(
             getattr(there.recommended, name), rel=2e-3
         )
-    for ours, theirs in zip(derived.model.launches, there.model.launches):
+    for ours, theirs in zip(derived.model.launches, there.model.launches, strict=True):
         assert ours.launch.kv_cache == pytest.approx(theirs.launch.kv_cache)
         assert ours.launch.kv_cache_tokens == pytest.approx(theirs.launch.kv_cache_tokens, abs=32)
 

@@ -33,7 +33,7 @@ def test_what_was_shown_before_leaves_no_trace(name):
     if name == NAME:
         states += [((1024, 256), None, utilization) for utilization in (1.0, 0.05, 0.6)]
     moved = list(shown(model, states))
-    for state, pixels in zip(states[::-2], moved[::-2]):
+    for state, pixels in zip(states[::-2], moved[::-2], strict=True):
         (fresh,) = shown(model, [state])
         assert all(map(np.array_equal, pixels, fresh)), state
 
@@ -76,7 +76,7 @@ def test_no_label_leaves_the_axes_or_covers_another(lengths, utilization):
     best = optimum.recommended
     at = best.max_num_seqs, best.max_num_batched_tokens
     for factors in [None, (1, 4), (4, 1), (1.19, 1), (0.25, 0.25)]:
-        chosen = factors and tuple(max(1, round(f * x)) for f, x in zip(factors, at))
+        chosen = factors and tuple(max(1, round(f * x)) for f, x in zip(factors, at, strict=True))
         for picture in trio:
             picture.show(there, optimum, chosen)
             ax = list(picture.frames.values())[-1][0]

@@ -293,7 +293,7 @@ def test_what_the_point_costs(work, full, share, cost, flat):
         run = simulate(replace(SERVER, max_num_seqs=seqs), requests, step_time=LLAMA)
         rates[seqs] = run.times.throughput, run.summary.tokens_per_step
         assert seqs > full or run.summary.n_preempt == 0
-    bound, steps = (max(column) for column in zip(*rates.values()))
+    bound, steps = (max(column) for column in zip(*rates.values(), strict=True))
     assert 100 * (1 - rates[full][0] / bound) == pytest.approx(cost, abs=0.5)
     assert 100 * (1 - rates[full][1] / steps) == pytest.approx(flat, abs=1)
     (best,) = (seqs for seqs, (rate, _) in rates.items() if rate == bound)

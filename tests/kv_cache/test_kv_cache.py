@@ -76,7 +76,7 @@ def test_no_single_figure_a_token_where_layers_differ(tmp_path, extra):
 
 
 def test_latent_attention_is_one_figure_a_token(tmp_path):
-    """DeepSeek-V2-Lite: 27 layers x (512 + 64) x 2 bytes, the same on every tensor parallel rank."""
+    """DeepSeek-V2-Lite: 27 layers x (512 + 64) x 2 bytes, the same on every rank."""
     write(
         tmp_path,
         LLAMA
@@ -105,7 +105,7 @@ def test_latent_attention_is_one_figure_a_token(tmp_path):
     ],
 )
 def test_bad_configs_get_a_sentence(tmp_path, config):
-    with pytest.raises(InputError, match="config.json"):
+    with pytest.raises(InputError, match=r"config\.json"):
         read_shape(write(tmp_path, config))
 
 

@@ -273,31 +273,17 @@ def test_a_time_is_a_number(folder, option):
         assert run(folder, option, never).exit_code == 2 and not folder.exists()
 
 
-def test_one_driver_at_a_time(folder, monkeypatch):
-    monkeypatch.setattr("vllm_tuning.measure.folder.PATIENCE", 0)
-    with Folder(folder, 0.0):
+def test_one_driver_at_a_time(folder):
+    with Folder(folder):
         done = run(folder)
     assert done.exit_code == 1 and "another measure works in this folder" in done.stderr
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("behaviour", ["family", "daemons", "stubborn", "hangs"])
-def test_interrupted_by_a_signal(folder, number, behaviour):
+def started(folder, behaviour, grace):
+    """A driver at work on its first launch, at a random moment of it."""
+    options = ["-o", str(folder), "--grace", grace, "--", *SERVE, "--behaviour", behaviour]
     driver = subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "vllm_tuning",
-            "measure",
-            "-o",
-            str(folder),
-            "--grace",
-            "0.3",
-            "--",
-            *SERVE,
-            "--behaviour",
-            behaviour,
-        ],
+        [sys.executable, "-m", "vllm_tuning", "measure", *options],
         stderr=subprocess.PIPE,
         text=True,
         cwd=ROOT,
@@ -306,12 +292,28 @@ def test_interrupted_by_a_signal(folder, number, behaviour):
     while not list(folder.glob("logs/*.log")):
         time.sleep(0.01)
     time.sleep(random.uniform(0, 0.3))
+    return driver
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("behaviour", ["family", "daemons", "stubborn", "hangs"])
+def test_interrupted_by_a_signal(folder, number, behaviour):
+    driver = started(folder, behaviour, grace="0.3")
     driver.send_signal(number)
     problem = driver.communicate(timeout=20)[1]
     assert driver.returncode == 1 and problem.count("\n") == 1
     assert "interrupted; the servers are stopped" in problem
     assert not left_over(folder.parent, 1)
     assert not list(folder.glob(".*")) and len(read_all(folder)) <= 4
+
+
+@pytest.mark.parametrize("behaviour", ["family", "daemons", "stubborn", "hangs"])
+def test_a_killed_driver_leaves_nobody(folder, behaviour):
+    """Not even for the grace: the next driver may start a server at once."""
+    driver = started(folder, behaviour, grace="300")
+    driver.kill()
+    driver.communicate(timeout=20)
+    assert not left_over(folder.parent, 5)
 
 
 def read_all(folder):
@@ -321,9 +323,9 @@ def read_all(folder):
 def drive(folder, mark):
     """Two launches, in a process that may be killed."""
     os.environ[MARK] = mark
-    with Folder(folder, 0.2) as opened:
+    with Folder(folder) as opened:
         for flags in ((128, 512), (16, 2048)):
-            measure.make(opened, SERVE, flags, 30)
+            measure.Driver(opened, SERVE, timeout=30, grace=0.2).make(flags)
 
 
 def kill_and_resume(folder, moment, fresh):

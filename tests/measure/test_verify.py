@@ -9,7 +9,7 @@ from conftest import ROOT
 
 from vllm_tuning import Launch, Workload, find_optimum, fit_memory_model, model_of, read_launches
 from vllm_tuning.kv_cache.layout import read_shape
-from vllm_tuning.measure.verify import verified, verify
+from vllm_tuning.measure.verify import verified, verify_launch
 from vllm_tuning.reading.log import read_log
 from vllm_tuning.reading.tables import DATA, write_launches
 from vllm_tuning.report import page as report
@@ -24,7 +24,7 @@ REQUESTS = Workload(1024, 256)
 def of_others(launches, held_out):
     others = [launch for launch in launches if launch is not held_out]
     model = fit_memory_model(others, read_shape(TWO_LAYERS / "config.json"))
-    return verify(find_optimum(model, REQUESTS), held_out)
+    return verify_launch(find_optimum(model, REQUESTS), held_out)
 
 
 @pytest.mark.parametrize("held_out", range(3))
@@ -109,7 +109,7 @@ def optimum():
 )
 def test_verdicts(more, says, holds):
     best = optimum().recommended
-    found = verify(optimum(), law(best.max_num_seqs, best.max_num_batched_tokens, more))
+    found = verify_launch(optimum(), law(best.max_num_seqs, best.max_num_batched_tokens, more))
     assert says in found.verdict and found.holds == holds
     assert ("never preempt" in found.verdict) == holds
     blocks = found.launch.kv_cache_tokens // 32 - 1
@@ -122,9 +122,9 @@ def test_a_check_launch_that_failed():
         "max_num_seqs": best.max_num_seqs,
         "max_num_batched_tokens": best.max_num_batched_tokens,
     }
-    found = verify(optimum(), Launch(status="failed", error="it died", **flags))
+    found = verify_launch(optimum(), Launch(status="failed", error="it died", **flags))
     assert found.verdict == "Not verified: it died." and found.holds is None
-    found = verify(optimum(), law(*flags.values(), status="failed", error="out of memory"))
+    found = verify_launch(optimum(), law(*flags.values(), status="failed", error="out of memory"))
     assert found.verdict.startswith("It did not come up: out of memory. Its figures until then:")
 
 

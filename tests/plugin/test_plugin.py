@@ -21,10 +21,9 @@ from vllm_tuning.reading.log import read_log
 
 ROOT = Path(__file__).resolve().parents[2]
 GIB, MIB = 2**30, 2**20
-V1, V0, OLD = "vllm.v1.worker.worker_base", "vllm.worker.worker_base", "vllm.worker.worker"
+V1 = "vllm.v1.worker.worker_base"
 # A card of 80 GiB at 0.5: 40 GiB = 15 weights + 1 outside torch + 2 activations + 22 pool.
 TOTAL, REQUESTED, WEIGHTS, NON_TORCH, PEAK, POOL = (size * GIB for size in (80, 40, 15, 1, 2, 22))
-BLOCK = 2 * MIB  # 16 tokens of 128 KiB
 EXPECTED = {
     "rank": 3,
     "total_memory": TOTAL,
@@ -258,79 +257,6 @@ def test_v1_of_08_has_no_profiling_result(vllm, caplog):
     assert worker.model_runner.capture_model is capture_model
 
 
-def v0_worker(base, device, profile):
-    class Worker(base):
-        def __init__(self):
-            configured(self) if base is object else super().__init__(None)
-            self.baseline_snapshot = SimpleNamespace(cuda_memory=1)
-
-        def get_cache_block_size_bytes(self):
-            return BLOCK
-
-        def determine_num_available_blocks(self):
-            profile()
-            return 11264, 2048
-
-        def initialize_cache(self, gpu, cpu):
-            self.cache_config.num_gpu_blocks = gpu
-            self._warm_up_model()
-
-        def _warm_up_model(self):
-            self.model_runner.capture_model("cache")
-
-    Worker.__module__ = OLD
-    return Worker
-
-
-@pytest.mark.parametrize("ending", ["", "_in_bytes"])
-def test_v0_with_a_profiling_result(vllm, caplog, ending):
-    base, device = base_of(V0), Device()
-    result = {
-        name + ending: value
-        for name, value in {
-            "weights_memory": WEIGHTS,
-            "torch_peak_increase": PEAK,
-            "non_torch_increase": NON_TORCH,
-            "non_kv_cache_memory": REQUESTED - POOL - 5,
-        }.items()
-    }
-
-    def profile():
-        with sys.modules[OLD].memory_profiling():
-            pass
-
-    worker = v0_worker(base, device, profile)
-    vllm(
-        "0.7.3",
-        **{
-            V0: {"WorkerBase": base},
-            OLD: {"Worker": worker, "memory_profiling": profiling_of(result)},
-            "torch": {"cuda": device},
-        },
-    )
-    plugin.register()
-    worker = worker()
-    assert worker.determine_num_available_blocks() == (11264, 2048)
-    worker.initialize_cache(11264, 2048)
-    assert lines(caplog)[1][1] == EXPECTED | {"vllm_version": "0.7.3", "kv_cache": POOL + 5}
-
-
-def test_v0_of_06_measures_less_than_the_plugin(vllm, caplog):
-    """To 0.6.3 vLLM knows no peak: torch tells it, and the rest of the balance is N."""
-
-    class Base:  # no __init__ of its own
-        pass
-
-    device = Device()
-    worker = v0_worker(object, device, device.profile)
-    vllm("0.6.3", **{V0: {"WorkerBase": Base}, OLD: {"Worker": worker}, "torch": {"cuda": device}})
-    plugin.register()
-    worker = worker()
-    worker.determine_num_available_blocks()
-    worker.initialize_cache(11264, 2048)
-    assert lines(caplog)[1][1] == EXPECTED | {"vllm_version": "0.6.3"}
-
-
 # ---------------------------------------------------------------- what must not happen
 
 
@@ -512,11 +438,14 @@ def test_read_takes_the_bytes_and_not_the_rounded_figures(tmp_path):
     early = figures | dict.fromkeys(("cuda_graph", "num_gpu_blocks", "kv_cache_tokens"))
     log = tmp_path / "one.log"
     log.write_text(
-        "(Worker pid=7) INFO 06-01 10:00:00 [gpu_model_runner.py:1] Model loading took 15.0 GiB and 2 seconds\n"
+        "(Worker pid=7) INFO 06-01 10:00:00 [gpu_model_runner.py:1] "
+        "Model loading took 15.0 GiB and 2 seconds\n"
         f"(Worker pid=7) INFO 06-01 10:00:09 [plugin.py:1] {plugin.PROFILED} {json.dumps(early)}\n"
         "(Worker pid=7) INFO 06-01 10:00:09 [gpu_worker.py:1] Available KV cache memory: 22.0 GiB\n"
-        "(EngineCore pid=6) INFO 06-01 10:00:10 [kv_cache_utils.py:1] GPU KV cache size: 180,224 tokens\n"
-        "(Worker pid=7) INFO 06-01 10:09:00 [a.py:1] Graph capturing finished in 9 secs, took 0.68 GiB\n"
+        "(EngineCore pid=6) INFO 06-01 10:00:10 [kv_cache_utils.py:1] "
+        "GPU KV cache size: 180,224 tokens\n"
+        "(Worker pid=7) INFO 06-01 10:09:00 [a.py:1] "
+        "Graph capturing finished in 9 secs, took 0.68 GiB\n"
         f"(Worker pid=7) INFO 06-01 10:09:00 [plugin.py:1] {plugin.READY} {json.dumps(figures)}\n"
     )
     (launch,) = read_log(log)
@@ -554,8 +483,8 @@ def test_of_several_ranks_the_tightest_is_read(tmp_path):
     log = tmp_path / "tp2.log"
     log.write_text(
         "".join(
-            f"(Worker_TP{figures['rank']} pid={70 + figures['rank']}) INFO 06-01 10:00:0{second} [plugin.py:1] "
-            f"{marker} {json.dumps(figures)}\n"
+            f"(Worker_TP{figures['rank']} pid={70 + figures['rank']}) INFO 06-01 10:00:0{second} "
+            f"[plugin.py:1] {marker} {json.dumps(figures)}\n"
             for second, marker in enumerate((plugin.PROFILED, plugin.READY))
             for figures in ranks
         )

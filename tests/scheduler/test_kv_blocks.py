@@ -22,7 +22,7 @@ def test_with_prefix_caching_blocks_without_a_hash_go_to_the_front_as_well():
 
 def cached(pool, *hashes):
     blocks = pool.get_new_blocks(len(hashes))
-    for block, block_hash in zip(blocks, hashes):
+    for block, block_hash in zip(blocks, hashes, strict=True):
         if block_hash:
             pool.cache_full_block(block, block_hash)
     return blocks

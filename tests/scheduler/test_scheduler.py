@@ -32,7 +32,7 @@ def tokens_of(requests, **flags):
 def replayed(path):
     config, requests, document = read_workload(path)
     simulation = simulate(config, requests, trace=True)
-    for ours, real in zip(simulation.trace.to_json(), document["steps"]):
+    for ours, real in zip(simulation.trace.to_json(), document["steps"], strict=True):
         assert ours == real
     assert len(simulation.trace) == len(document["steps"])
     assert simulation.summary.to_dict().items() >= document["summary"].items()
@@ -114,7 +114,7 @@ def test_block_table_of_one_request():
 
 
 def test_block_tables_of_two_requests():
-    """ "The cat sat" and "Artificial Intelligence is", blocks of 4: 3, 7, 9, 12, 15, 21 are free."""
+    """ "The cat sat", "Artificial Intelligence is", blocks of 4: 3, 7, 9, 12, 15, 21 are free."""
     pool = BlockPool([3, 7, 9, 12, 15, 21])
     config = SchedulerConfig(2, 16, 7, block_size=4)
     tables = block_tables(config, pool, [Request("A", 3, 2), Request("B", 3, 4)])
@@ -138,7 +138,7 @@ def test_chunked_prefill_of_50_tokens_with_40_a_step():
 
 def test_a_prompt_is_not_cut_without_chunked_prefill():
     requests = [Request("A", 30, 3), Request("B", 20, 1)]
-    flags = dict(max_num_seqs=2, max_num_batched_tokens=40, max_model_len=40)
+    flags = {"max_num_seqs": 2, "max_num_batched_tokens": 40, "max_model_len": 40}
     assert tokens_of(requests, **flags)[0] == {"A": 30, "B": 10}
     assert tokens_of(requests, **flags, enable_chunked_prefill=False)[:2] == [
         {"A": 30},
@@ -168,7 +168,7 @@ def test_the_last_token_of_a_known_prompt_is_computed_all_the_same():
 
 
 def test_a_long_prompt_is_cut_at_the_threshold_unless_it_is_alone():
-    flags = dict(max_num_seqs=2, long_prefill_token_threshold=10)
+    flags = {"max_num_seqs": 2, "long_prefill_token_threshold": 10}
     assert tokens_of([Request("A", 30, 1)], **flags) == [{"A": 30}]
     assert tokens_of([Request("A", 25, 1), Request("B", 3, 2)], **flags) == [
         {"A": 10, "B": 3},
@@ -209,7 +209,7 @@ def test_a_preempted_request_hits_what_is_left_of_its_own_blocks():
 def test_the_watermark_holds_an_admission_back_only_while_something_runs():
     """Of 9 usable blocks A has 4, B needs 4; 0.2 * 10 = 2 must stay free, the null block counts."""
     requests = [Request("A", 14, 2), Request("B", 14, 2)]
-    flags = dict(max_num_seqs=2, num_gpu_blocks=10, block_size=4)
+    flags = {"max_num_seqs": 2, "num_gpu_blocks": 10, "block_size": 4}
     assert tokens_of(requests, **flags)[0] == {"A": 14, "B": 14}
     assert tokens_of(requests, **flags, watermark=0.19)[0] == {"A": 14, "B": 14}
     assert tokens_of(requests, **flags, watermark=0.2)[:3] == [{"A": 14}, {"A": 1}, {"B": 14}]
@@ -218,7 +218,7 @@ def test_the_watermark_holds_an_admission_back_only_while_something_runs():
 def test_a_request_is_admitted_when_the_whole_of_it_fits():
     """A has 4 of 7 blocks; the first chunk of B would fit, all 5 blocks of it do not."""
     requests = [Request("A", 13, 3), Request("B", 20, 2)]
-    flags = dict(max_num_seqs=2, max_num_batched_tokens=20, num_gpu_blocks=8, block_size=4)
+    flags = {"max_num_seqs": 2, "max_num_batched_tokens": 20, "num_gpu_blocks": 8, "block_size": 4}
     assert tokens_of(requests, **flags)[0] == {"A": 13}
     assert tokens_of(requests, **flags, scheduler_reserve_full_isl=False)[0] == {"A": 13, "B": 7}
 
@@ -292,10 +292,7 @@ def test_2000_random_workloads():
             assert len(scheduler.running) <= config.max_num_seqs
             assert all(tokens > 0 for tokens in step.chunks.values())
             assert step.tokens or not (scheduler.running or scheduler.waiting)
-            for number in step.preempted:
-                computed[number] = 0
-            for number, tokens in step.hits.items():
-                computed[number] = tokens
+            computed |= dict.fromkeys(step.preempted, 0) | step.hits
             for number in scheduler.running:
                 computed[number] = computed.get(number, 0) + step.chunks.get(number, 1)
             scheduler.update_from_output(step)
@@ -322,26 +319,28 @@ def test_the_same_workload_gives_the_same_steps():
 @pytest.mark.parametrize(
     "flags, reason",
     [
-        (dict(max_num_batched_tokens=7), "below max_num_seqs 8"),
-        (dict(max_num_seqs=0), "max_num_seqs is 0"),
-        (dict(num_gpu_blocks=1), "null block"),
-        (dict(block_size=0), "block_size is 0"),
-        (dict(enable_chunked_prefill=False, max_model_len=65), "below max_model_len 65"),
-        (dict(watermark=1.0), "watermark is 1"),
-        (dict(watermark=float("nan")), "watermark is nan"),
-        (dict(watermark=-0.1), "watermark is -0.1"),
-        (dict(max_num_seqs=float("nan")), "max_num_seqs is nan; it must be a whole number"),
-        (dict(max_num_seqs=2.5), "max_num_seqs is 2.5"),
-        (dict(block_size=True), "block_size is True"),
-        (dict(num_gpu_blocks=float("inf")), "num_gpu_blocks is inf"),
-        (dict(max_model_len=10**9), "at most 100,000,000 tokens"),
-        (dict(long_prefill_token_threshold=-1), "threshold is -1"),
-        (dict(long_prefill_token_threshold=8193), "max_model_len 8192"),
+        ({"max_num_batched_tokens": 7}, "below max_num_seqs 8"),
+        ({"max_num_seqs": 0}, "max_num_seqs is 0"),
+        ({"num_gpu_blocks": 1}, "null block"),
+        ({"block_size": 0}, "block_size is 0"),
+        ({"enable_chunked_prefill": False, "max_model_len": 65}, "below max_model_len 65"),
+        ({"watermark": 1.0}, "watermark is 1"),
+        ({"watermark": float("nan")}, "watermark is nan"),
+        ({"watermark": -0.1}, "watermark is -0.1"),
+        ({"max_num_seqs": float("nan")}, "max_num_seqs is nan; it must be a whole number"),
+        ({"max_num_seqs": 2.5}, "max_num_seqs is 2.5"),
+        ({"block_size": True}, "block_size is True"),
+        ({"num_gpu_blocks": float("inf")}, "num_gpu_blocks is inf"),
+        ({"max_model_len": 10**9}, "at most 100,000,000 tokens"),
+        ({"long_prefill_token_threshold": -1}, "threshold is -1"),
+        ({"long_prefill_token_threshold": 8193}, "max_model_len 8192"),
     ],
 )
 def test_a_server_that_vllm_refuses(flags, reason):
     with pytest.raises(InputError, match=reason):
-        SchedulerConfig(**dict(max_num_seqs=8, max_num_batched_tokens=64, num_gpu_blocks=5) | flags)
+        SchedulerConfig(
+            **{"max_num_seqs": 8, "max_num_batched_tokens": 64, "num_gpu_blocks": 5} | flags
+        )
 
 
 @pytest.mark.parametrize(

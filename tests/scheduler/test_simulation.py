@@ -184,7 +184,7 @@ def test_a_trace_that_no_memory_holds_is_refused_at_once():
 
 
 def test_a_rate_so_low_that_steps_cannot_be_counted():
-    with pytest.raises(InputError, match="request r0 would arrive after .* rate 1e-300"):
+    with pytest.raises(InputError, match=r"request r0 would arrive after .* rate 1e-300"):
         list(poisson_arrivals(fixed_requests(1, 1, 1), 1e-300, 1e-9))
 
 

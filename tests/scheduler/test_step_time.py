@@ -175,7 +175,7 @@ def times_of(trace, step_time):
 
 
 def test_times_are_those_of_the_trace():
-    """The clock beside the steps of the trace, in a closed loop and without, traced and streamed."""
+    """The clock beside the steps of the trace, in a closed loop too, traced and streamed."""
     draw = random.Random(23)
     for _ in range(150):
         requests, config = random_workload(draw)
@@ -194,7 +194,7 @@ def test_times_are_those_of_the_trace():
 
 
 def test_a_request_waits_from_its_arrival_also_in_a_stream():
-    """Five of two tokens, one at a time, all there at the start: first tokens after 1, 3, 5, 7, 9."""
+    """Five of two tokens, one at a time, all there at once: first tokens after 1, 3, 5, 7, 9."""
     times = simulate(
         SchedulerConfig(1, 10, 10), fixed_requests(5, 3, 2), step_time=GivenStepTime(2.0)
     ).times

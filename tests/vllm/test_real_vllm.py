@@ -312,8 +312,10 @@ def test_the_servers_parser_takes_what_recommend_gives(environment, tmp_path):
     (tmp_path / "answer.yaml").write_text(ours(*asked, "--yaml").stdout)
     code = (
         "import sys; from vllm.entrypoints.cli import serve; from vllm.utils.argparse_utils import "
-        "FlexibleArgumentParser as P; p = P(); serve.ServeSubcommand().subparser_init(p.add_subparsers()); "
-        "a = p.parse_args(['serve', 'model', *sys.argv[1:]]); print(a.max_num_seqs, a.max_num_batched_tokens)"
+        "FlexibleArgumentParser as P; p = P(); "
+        "serve.ServeSubcommand().subparser_init(p.add_subparsers()); "
+        "a = p.parse_args(['serve', 'model', *sys.argv[1:]]); "
+        "print(a.max_num_seqs, a.max_num_batched_tokens)"
     )
     for given in (flags, ["--config", tmp_path / "answer.yaml"]):
         run = subprocess.run(

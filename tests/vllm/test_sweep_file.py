@@ -16,7 +16,8 @@ READ = """
 import json, sys
 from vllm.benchmarks.sweep.param_sweep import ParameterSweep
 command = ["vllm", "serve", "M", "--max-num-seqs", "1"]
-print(json.dumps([[p.name, p.apply_to_cmd(command)] for p in ParameterSweep.read_json(sys.argv[1])]))
+points = ParameterSweep.read_json(sys.argv[1])
+print(json.dumps([[p.name, p.apply_to_cmd(command)] for p in points]))
 """
 DRY_RUN = """
 import argparse, sys

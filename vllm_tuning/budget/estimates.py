@@ -2,8 +2,8 @@
 
 Factors and spreads were fitted on the public launches with odd log numbers in ``tests/data/
 kv-cache/budgets.csv`` (H100, H100 NVL, A100; vLLM 0.9 to 0.19; 1 to 4 GPUs), and judged once on the
-even ones; ``tests/test_estimates.py`` does both. 1.645 spreads of a factor hold nine in ten of what
-the launches of the fit say.
+even ones; ``tests/budget/test_estimates.py`` does both. 1.645 spreads of a factor hold nine in ten
+of what the launches of the fit say.
 """
 
 import math

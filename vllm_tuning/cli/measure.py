@@ -1,6 +1,5 @@
 """Which launches to make, and making them."""
 
-import json
 import shutil
 import sys
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from .options import (
     Number,
     Release,
     Size,
+    dump,
     echo,
     gpu_option,
     json_option,
@@ -55,40 +55,41 @@ def _gpu(command):
 )
 @json_option
 def plan(sources, input_len, output_len, chunked_prefill, as_json, **flags):
-    """The launches to make; beside LAUNCHES the one that would tell most.
+    """The launches to make; beside LAUNCHES those that are still missing.
 
-    CONFIG is the model's config.json: without it, or without a GPU, a simple rule is followed.
+    CONFIG is the model's config.json: without it the widths of a Llama 3 8B are taken.
     """
-    from ..measure import next_launch, plan_launches
-    from ..report import plan_summary, step_summary
+    from ..measure import plan_launches
+    from ..report import missing_summary, plan_summary
 
     config, launches = _sorted(sources)
-    workload = _workload(input_len, output_len)
-    if not launches:
-        found = plan_launches(config, workload, chunked_prefill, **_given(flags))
-        text = plan_summary
+    workload, given = _workload(input_len, output_len), _given(flags)
+    if launches:
+        found, summary = (
+            _missing(launches, config, workload, chunked_prefill, given),
+            missing_summary,
+        )
     else:
-        if workload is None:
-            raise click.UsageError("LAUNCHES need --input-len and --output-len")
-        if told := [name for name in _given(flags) if name != "max_model_len"]:
-            raise click.UsageError(
-                f"LAUNCHES tell it themselves: leave out --{told[0].replace('_', '-')}"
-            )
-        from ..answer import find_optimum, model_of
+        found, summary = plan_launches(config, workload, chunked_prefill, **given), plan_summary
+    echo(dump(found.to_dict()) if as_json else summary(found).as_text(click.style))
 
-        model = model_of(launches, config)
-        longest = flags["max_model_len"] or max(
-            (fitted.launch.max_model_len or 1 for fitted in model.launches), default=1
-        )
-        found = next_launch(
-            find_optimum(model, workload, chunked_prefill), 1 if chunked_prefill else longest
-        )
-        text = step_summary
-    echo(
-        json.dumps(found.to_dict(), indent=2, allow_nan=False)
-        if as_json
-        else text(found).as_text(click.style)
-    )
+
+def _missing(launches, config, workload, chunked_prefill, given):
+    """What is missing beside LAUNCHES."""
+    from ..answer import find_optimum, model_of
+    from ..measure import missing_for
+
+    if workload is None:
+        raise click.UsageError("LAUNCHES need --input-len and --output-len")
+    for name in given:
+        if name != "max_model_len":
+            option = f"--{name.replace('_', '-')}"
+            raise click.UsageError(f"LAUNCHES give it themselves: leave out {option}")
+    model = model_of(launches, config)
+    made_with = (fitted.launch.max_model_len or 1 for fitted in model.launches)
+    longest = given.get("max_model_len") or max(made_with, default=1)
+    optimum = find_optimum(model, workload, chunked_prefill)
+    return missing_for(optimum, 1 if chunked_prefill else longest)
 
 
 def _sorted(sources) -> tuple[str | None, list[str]]:
@@ -103,7 +104,7 @@ def _sorted(sources) -> tuple[str | None, list[str]]:
 
     for source in sources:
         if source != "-" and not is_config(source):
-            locate(source)  # told before any flag that does not go with launches
+            locate(source)  # before a complaint about a flag that does not go with launches
     configs = [source for source in sources if is_config(source)]
     if len(configs) > 1:
         raise click.UsageError(f"one CONFIG at most, not {' and '.join(configs)}")
@@ -178,6 +179,7 @@ def measure(
     Flags of the server stand behind --, without --max-num-seqs, --max-num-batched-tokens and
     --port. Stopped in whatever way, the same command goes on where it was.
     """
+    from ..answer import find_optimum, model_of
     from ..measure import check_command, interruptible, measured
     from ..report import measured_json, measured_summary
 
@@ -185,22 +187,32 @@ def measure(
     if verify and workload is None:
         raise click.UsageError("--verify needs --input-len and --output-len")
     check_command(command)
-    gpu = _given(gpu)
+
+    def solve(folder, chunked_prefill):
+        model = model_of([folder])
+        return model, find_optimum(model, workload, chunked_prefill) if workload else None
+
     with interruptible(), _bar() as show:
         try:
             found = measured(
-                command, output, table, workload, verify, timeout, grace, config, show, **gpu
+                command,
+                output,
+                solve=solve,
+                show=show,
+                table=table,
+                workload=workload,
+                verify=verify,
+                timeout=timeout,
+                grace=grace,
+                config=config,
+                **_given(gpu),
             )
         except KeyboardInterrupt:
             raise InputError(
                 "interrupted; the servers are stopped, and the same command goes on "
                 f"from what is in {output}"
             ) from None
-    echo(
-        json.dumps(measured_json(found), indent=2, allow_nan=False)
-        if as_json
-        else measured_summary(found).as_text(click.style)
-    )
+    echo(dump(measured_json(found)) if as_json else measured_summary(found).as_text(click.style))
     if all(launch.status == "failed" for launch in found.launches):
         raise InputError(f"{found.table}: no launch came up; their reasons stand in it")
     if found.verification and found.verification.launch.status == "failed":

@@ -100,6 +100,17 @@ gpu_option = click.option(
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
 
 
+def gone_option(name: str, instead: str):
+    """An option of earlier releases, hidden: refused in one line that names what replaces it."""
+
+    def refuse(ctx, _, value):
+        if value is not None:
+            complain(f"{name} is no more: {instead}")
+            ctx.exit(2)
+
+    return click.option(name, hidden=True, is_eager=True, expose_value=False, callback=refuse)
+
+
 def lengths_options(required: bool):
     """--input-len and --output-len."""
 
@@ -114,17 +125,6 @@ def lengths_options(required: bool):
         return command
 
     return add
-
-
-def gone_option(name: str, instead: str):
-    """An option that is no more, hidden: one line that names what takes its place, exit 2."""
-
-    def refuse(ctx, param, value):
-        if value is not None:
-            complain(f"{name} is no more: {instead}")
-            ctx.exit(2)
-
-    return click.option(name, hidden=True, is_eager=True, expose_value=False, callback=refuse)
 
 
 @contextlib.contextmanager

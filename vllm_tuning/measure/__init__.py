@@ -2,7 +2,8 @@
 
 from .campaign import Measured, measured
 from .driver import check_command, interruptible
-from .plan import next_launch, plan_launches
+from .missing import missing_for
+from .plan import plan_launches
 from .verify import verified
 
 __all__ = [
@@ -10,7 +11,7 @@ __all__ = [
     "check_command",
     "interruptible",
     "measured",
-    "next_launch",
+    "missing_for",
     "plan_launches",
     "verified",
 ]

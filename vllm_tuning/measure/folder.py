@@ -4,7 +4,6 @@ import fcntl
 import os
 import re
 import shlex
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,30 +14,23 @@ from ..units import InputError
 TABLE, VERIFY, LOGS = "launches.csv", "verify.csv", "logs"
 
 
-PATIENCE = 5  # seconds, on top of the grace that a server is given to end
-
-
 class Folder:
-    """What was launched already is in the tables: a launch that failed too, with its reason.
+    """What was launched already is in the tables: a launch that failed too, with its reason."""
 
-    ``lock`` is held until the last server is gone, so a killed driver's own server is waited for.
-    """
-
-    def __init__(self, path, grace: float):
-        self.path, self.grace = Path(path), grace
+    def __init__(self, path):
+        self.path = Path(path)
 
     def __enter__(self) -> "Folder":
         (self.path / LOGS).mkdir(parents=True, exist_ok=True)
         self.lock = os.open(self.path, os.O_RDONLY)
-        deadline = time.monotonic() + self.grace + PATIENCE
-        while not _locked(self.lock):
-            if time.monotonic() > deadline:
-                os.close(self.lock)
-                raise InputError(
-                    f"{self.path}: another measure works in this folder; wait for it, "
-                    "or give another -o DIR"
-                )
-            time.sleep(0.05)
+        try:
+            fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self.lock)
+            raise InputError(
+                f"{self.path}: another measure works in this folder; wait for it, "
+                "or give another -o DIR"
+            ) from None
         for table in (TABLE, VERIFY):
             for left in self.path.glob(f".{table}.*"):  # of a driver that was killed as it wrote
                 left.unlink()
@@ -53,22 +45,34 @@ class Folder:
 
     def made(self, flags: tuple[int, int], table: str = TABLE) -> list[Launch]:
         """The launches at these flags, [] where they are still to be made."""
-        return [
-            launch
-            for launch in self.launches(table)
-            if (launch.source or "").partition(":")[0] == self.log(flags).name
-        ]
+        log = f"{self.log(flags).name}:"
+        return [each for each in self.launches(table) if (each.source or "").startswith(log)]
 
-    def add(self, launches: list[Launch], table: str = TABLE) -> None:
-        """Whole or not at all."""
-        write_launches([*self.launches(table), *launches], self.path / table)
+    def add(
+        self, launches: list[Launch], flags: tuple[int, int], table: str = TABLE
+    ) -> list[Launch]:
+        """Records of a log into a table, whole or not at all: under the log's name, with the flags
+        it was started with where it has none."""
+        seqs, tokens = flags
+        added = [
+            replace(
+                launch,
+                source=f"{self.log(flags).name}:{launch.where.rpartition(':')[2]}",
+                max_num_seqs=launch.max_num_seqs or seqs,
+                max_num_batched_tokens=launch.max_num_batched_tokens or tokens,
+            )
+            for launch in launches
+        ]
+        write_launches([*self.launches(table), *added], self.path / table)
+        return added
 
     def log(self, flags: tuple[int, int]) -> Path:
         return self.path / LOGS / f"mns{flags[0]}-mnbt{flags[1]}.log"
 
     def begin_log(self, flags: tuple[int, int], command: list[str]) -> Path:
-        """An empty log but for the command, so that a folder serves one command only."""
+        """A new file that holds the command, so that a folder serves one command only."""
         path = self.log(flags)
+        path.unlink(missing_ok=True)  # a killed driver's server may still write into the old one
         path.write_text(f"+ {shlex.join(command)}\n", encoding="utf-8")
         return path
 
@@ -86,25 +90,3 @@ class Folder:
                 raise InputError(
                     f"{path}: was made by another command, {first[:200]!r}; give another -o DIR"
                 )
-
-
-def _locked(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def with_flags(launches: list[Launch], flags: tuple[int, int], log: Path) -> list[Launch]:
-    """The records of a log under its name, with the flags it was started with where it has none."""
-    seqs, tokens = flags
-    return [
-        replace(
-            launch,
-            source=f"{log.name}:{launch.where.rpartition(':')[2]}",
-            max_num_seqs=launch.max_num_seqs or seqs,
-            max_num_batched_tokens=launch.max_num_batched_tokens or tokens,
-        )
-        for launch in launches
-    ]

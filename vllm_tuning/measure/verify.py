@@ -6,24 +6,16 @@ from pathlib import Path
 from uncertainties import UFloat, ufloat
 
 from ..launch import Launch, column
-from ..memory_model import MemoryModel
 from ..optimum import Optimum
-from ..pool import Pool
+from ..pool import Pool, open_k
 from ..reading import locate, read_launches
-from ..readings import rounding
+from ..readings import ROOT3, rounding
 from ..units import GIB, exact, is_known
 from .folder import VERIFY
-from .plan import with_open_k
 
 TWO_SIDED_95 = 1.959963984540054  # quantile of the normal distribution
-
-
 POOL = "KV cache"
-
-
 GRANULES = 4096  # bytes, standard error: torch rounds each tensor up to 512, which no law follows
-
-
 FAR = 0.01  # of the pool: beyond it the launch belongs into the fit
 
 
@@ -69,6 +61,11 @@ class Verification:
     reason: str | None = None
 
     @property
+    def holds(self) -> bool | None:
+        """Whether max_num_seqs full requests fit the measured pool; None where it is not known."""
+        return None if self.requests is None else self.requests >= (self.launch.max_num_seqs or 0)
+
+    @property
     def verdict(self) -> str:
         """A sentence for the reader."""
         if not self.checks:
@@ -76,12 +73,13 @@ class Verification:
         if self.launch.status == "failed":
             reason = str(self.launch.error).rstrip(".")
             return f"It did not come up: {reason}. Its figures until then: {self._agreement}"
-        return f"{self._agreement} {self._room}".rstrip()
-
-    @property
-    def holds(self) -> bool | None:
-        """Whether max_num_seqs full requests fit the measured pool; None where it is not known."""
-        return None if self.requests is None else self.requests >= self.launch.max_num_seqs
+        if self.holds is None:
+            return self._agreement
+        return (
+            f"{self._agreement} The measured pool holds {self.requests:,.1f} full requests, so "
+            f"{self.launch.max_num_seqs:,} at once "
+            + ("never preempt." if self.holds else "can preempt: too many.")
+        )
 
     @property
     def _agreement(self) -> str:
@@ -95,24 +93,12 @@ class Verification:
             return "As predicted: every figure is within its error bars."
         share, worst = max(outside.items())
         how = (
-            f"{worst.name} differs by {worst.difference.n:+,.4g} {worst.unit}, {share:.2%} of "
-            "the pool"
+            f"{worst.name} differs by {worst.difference.n:+,.4g} {worst.unit}, "
+            f"{share:.2%} of the pool"
         )
-        return (
-            f"Close, but outside of the error bars: {how}."
-            if share <= FAR
-            else f"Not as predicted: {how}. Add this launch to the others and ask again."
-        )
-
-    @property
-    def _room(self) -> str:
-        if self.holds is None:
-            return ""
-        return (
-            f"The measured pool holds {self.requests:,.1f} full requests, so "
-            f"{self.launch.max_num_seqs:,} at once "
-            + ("never preempt." if self.holds else "can preempt: too many.")
-        )
+        if share <= FAR:
+            return f"Close, but outside of the error bars: {how}."
+        return f"Not as predicted: {how}. Add this launch to the others and ask again."
 
     def to_dict(self) -> dict:
         """JSON of ``measure --verify``: GiB and tokens."""
@@ -128,61 +114,46 @@ class Verification:
         }
 
 
-def verify(optimum: Optimum, launch: Launch) -> Verification:
+def verify_launch(optimum: Optimum, launch: Launch) -> Verification:
     """Compare a launch, at whatever flags, with what the others predict for it.
 
     Pool and peak in GiB, the KV cache in tokens; those that the launch prints and the model knows.
     """
-    model, flags = optimum.model, (launch.max_num_seqs, launch.max_num_batched_tokens)
+    model, flags = optimum.model, (launch.max_num_seqs or 1, launch.max_num_batched_tokens or 1)
     if optimum.max_num_seqs is None:
         return Verification(launch, (), reason=f"the others predict nothing, {optimum.reason}")
-    pool = with_open_k(model).pool(*flags)
+    most, known_at = open_k(model)
+    hidden_states = most * max(0, flags[1] - known_at) / ROOT3  # of a k that is only assumed
+    pool = model.pool(*flags) + ufloat(0, hidden_states)
+    peak = model.left_over - model.graph_charge - pool
+    checks = []
+    for name, predicted, attribute in (
+        (POOL, pool, "kv_cache"),
+        ("peak activation", peak, "peak_activation"),
+    ):
+        measured = getattr(launch, attribute)
+        if measured is not None and is_known(predicted):
+            everyone = [*(fitted.launch for fitted in model.launches), launch]
+            error = rounding(column(everyone, attribute))[-1]
+            predicted += ufloat(0, GRANULES)
+            checks.append(Check(name, "GiB", predicted / GIB, ufloat(measured, error) / GIB))
     sized = Pool(model, optimum.workload, 1)
-    checks = [
-        _in_gib(POOL, pool, model, launch, "kv_cache"),
-        _in_gib(
-            "peak activation",
-            model.left_over - model.graph_charge - pool,
-            model,
-            launch,
-            "peak_activation",
-        ),
-        launch.kv_cache_tokens
-        and (tokens := sized.whole_tokens(*flags))
-        and Check(
-            POOL, "tokens", ufloat(tokens, sized.stderr(*flags)), exact(launch.kv_cache_tokens)
-        ),
-    ]
-    return Verification(
-        launch,
-        tuple(check for check in checks if check),
-        _requests(optimum, launch),
-        launch.error or "the launch printed neither its pool nor its peak",
-    )
-
-
-def _in_gib(
-    name: str, predicted: UFloat, model: MemoryModel, launch: Launch, attribute: str
-) -> Check | None:
-    measured = getattr(launch, attribute)
-    if measured is None or not is_known(predicted):
-        return None
-    others = [fitted.launch for fitted in model.launches]
-    error = rounding(column([*others, launch], attribute))[-1]
-    return Check(
-        name, "GiB", (predicted + ufloat(0, GRANULES)) / GIB, ufloat(measured, error) / GIB
-    )
+    if launch.kv_cache_tokens and (tokens := sized.whole_tokens(*flags)):
+        predicted = ufloat(tokens, sized.stderr(*flags))
+        checks.append(Check(POOL, "tokens", predicted, exact(launch.kv_cache_tokens)))
+    reason = launch.error or "the launch printed neither its pool nor its peak"
+    return Verification(launch, tuple(checks), _requests(optimum, launch), reason)
 
 
 def _requests(optimum: Optimum, launch: Launch) -> float | None:
     """Full requests in the measured pool, less the block that vLLM keeps."""
-    model, size = optimum.model, optimum.workload.blocks(optimum.model.block_size)
+    model, workload = optimum.model, optimum.workload
     if launch.kv_cache_tokens and not model.hybrid:
-        return (launch.kv_cache_tokens / model.block_size - 1) / size
-    if launch.kv_cache and is_known(model.request_bytes(optimum.workload.length, 1)):
-        return launch.kv_cache / model.request_bytes(
-            optimum.workload.length, launch.max_num_batched_tokens
-        )
+        blocks = launch.kv_cache_tokens / model.block_size - 1
+        return blocks / workload.blocks(model.block_size)
+    request = model.request_bytes(workload.length, launch.max_num_batched_tokens or 1)
+    if launch.kv_cache and is_known(request):
+        return launch.kv_cache / request.n
     return None
 
 
@@ -196,11 +167,7 @@ def verified(sources, optimum: Optimum) -> Verification | None:
     if best is None or not beside.is_file():
         return None
     flags = best.max_num_seqs, best.max_num_batched_tokens
-    return next(
-        (
-            verify(optimum, launch)
-            for launch in reversed(read_launches(beside))
-            if flags == (launch.max_num_seqs, launch.max_num_batched_tokens)
-        ),
-        None,
-    )
+    for launch in reversed(read_launches(beside)):
+        if flags == (launch.max_num_seqs, launch.max_num_batched_tokens):
+            return verify_launch(optimum, launch)
+    return None

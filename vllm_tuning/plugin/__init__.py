@@ -8,9 +8,9 @@ blocks and the CUDA graphs, in one more when it is ready:
     vllm_tuning figures, ready: {"rank": 0, "total_memory": 85017755648, ...}
 
 Memory in bytes, lengths in tokens, under the names of launches.csv. No file of vLLM is edited: the
-methods of each worker are wrapped (the V0 engine from 0.6.0 on, V1 from 0.8 on). Nothing here may
-stop a server: what cannot be read is null, and one warning says why. It imports the standard
-library, and of vLLM what its workers import.
+methods of each worker of its V1 engine (from 0.8 on) are wrapped. Nothing here may stop a server:
+what cannot be read is null, and one warning says why. It imports the standard library, and of vLLM
+what its workers import.
 """
 
 import functools
@@ -21,51 +21,33 @@ import sys
 from contextlib import contextmanager, suppress
 
 SWITCH = "VLLM_TUNING_FIGURES"
-
-
 PROFILED, READY = "vllm_tuning figures, profiled:", "vllm_tuning figures, ready:"
-
-
-_V1 = ("vllm.v1.worker.worker_base", "WorkerBase")
-
-
-_V0 = ("vllm.worker.worker_base", "WorkerBase")
-
-
-_OLD = ("vllm.worker.worker", "Worker")  # to 0.6.3, where the base has no __init__
 
 
 def register() -> None:
     """What vLLM calls, once or more in a process: every worker made from now on is watched."""
-    if os.environ.get(SWITCH) == "1":
-        _watch(*_V1)
-        _watch(*_V0) or _watch(*_OLD)
-
-
-def _watch(module: str, name: str) -> bool:
-    """Whether this release has such workers, which are watched now."""
+    if os.environ.get(SWITCH) != "1":
+        return
     try:
-        worker = getattr(importlib.import_module(module), name)
-    except Exception:  # of another release, or for a device that is not here
-        return False
+        worker = importlib.import_module("vllm.v1.worker.worker_base").WorkerBase
+    except Exception:  # of another release, or without its device
+        return
     init = vars(worker).get("__init__")
-    if init is None or hasattr(init, "is_watched"):
-        return init is not None
+    if init is None or getattr(init, "is_watched", False):
+        return
 
     @functools.wraps(init)
     def watched(worker, *args, **kwargs):
-        _safely("__init__", Figures.attach, worker)
+        _safely("__init__", Figures, worker)
         return init(worker, *args, **kwargs)
 
-    watched.is_watched = True
+    vars(watched)["is_watched"] = True
     worker.__init__ = watched
-    return True
 
 
 def _log():
-    from vllm.logger import init_logger
-
-    return init_logger("vllm.tuning")  # below "vllm", whose handler prints it
+    logger = importlib.import_module("vllm.logger")
+    return logger.init_logger("vllm.tuning")  # below "vllm", whose handler prints it
 
 
 def _safely(name: str, step, *args) -> None:
@@ -79,50 +61,18 @@ def _safely(name: str, step, *args) -> None:
 
 
 class Figures:
-    """What one worker measures, read while its own methods run.
-
-    A method named like a figure gives it, or raises with the reason why it is unknown.
-    """
-
-    NAMES = (
-        "total_memory",
-        "gpu_memory_utilization",
-        "requested_memory",
-        "model_weights",
-        "non_torch",
-        "peak_activation",
-        "cuda_graph_estimated",
-        "cuda_graph",
-        "kv_cache",
-        "kv_cache_tokens",
-        "num_gpu_blocks",
-        "block_size",
-        "max_num_seqs",
-        "max_num_batched_tokens",
-        "max_model_len",
-        "vllm_version",
-    )
+    """What one worker measures, read while its own methods run; FIGURES names the figures."""
 
     def __init__(self, worker):
         self.worker = worker
         self.answer = self.result = self.peak = self.pool = self.graphs = None
         for name, around in (
             ("determine_available_memory", self._around_profile),
-            ("determine_num_available_blocks", self._around_profile),  # V0
             ("initialize_from_config", self._around_pool),
             ("compile_or_warm_up_model", self._around_warm_up),
-            ("_warm_up_model", self._around_warm_up),
-        ):  # V0
+        ):
             if hasattr(type(worker), name):
                 setattr(worker, name, self._wrapped(name, around))
-
-    @classmethod
-    def attach(cls, worker) -> None:
-        """Once a worker: several base classes may be watched."""
-        if "vllm_tuning_figures" not in vars(worker):
-            worker.vllm_tuning_figures = cls(worker)
-
-    # ---------------------------------------------------------------- around the worker's methods
 
     def _wrapped(self, name, around):
         """The worker's method: called once, with its own answer and errors, inside ``around``."""
@@ -174,106 +124,74 @@ class Figures:
 
     def _write(self, marker: str) -> None:
         figures, unknown = {"rank": getattr(self.worker, "rank", None)}, []
-        for name in self.NAMES:
+        for name, read in FIGURES.items():
             figures[name] = None
             try:
-                figures[name] = getattr(self, name)()
+                figures[name] = read(self)
             except Exception as error:
                 unknown.append(f"{name} ({error or type(error).__name__})")
         _log().info("%s %s", marker, json.dumps(figures))
         if unknown and marker == PROFILED:
             _log().warning("vllm_tuning: not known here: %s", "; ".join(unknown))
 
-    # ---------------------------------------------------------------- figures, bytes
-
     def total_memory(self):
         with suppress(LookupError):
-            return _of(self._snapshot(), "total_memory")
+            return _of(getattr(self.worker, "init_snapshot", None), "total_memory")
         return _cuda().mem_get_info()[1]
-
-    def _snapshot(self):
-        return _of(self.worker, "init_snapshot", "baseline_snapshot")
-
-    def gpu_memory_utilization(self):
-        return self.worker.cache_config.gpu_memory_utilization
 
     def requested_memory(self):
         with suppress(LookupError):
             return int(_of(self.worker, "requested_memory", "requested_cpu_memory"))
-        return int(self.total_memory() * self.gpu_memory_utilization())
+        return int(self.total_memory() * self.worker.cache_config.gpu_memory_utilization)
 
     def model_weights(self):
         with suppress(LookupError):
-            return int(_of(self.result, "weights_memory", "weights_memory_in_bytes"))
+            return int(_of(self.result, "weights_memory"))
         return int(_of(self.worker.model_runner, "model_memory_usage"))
 
     def peak_activation(self):
         """P as the pool was charged with it, without the graphs."""
         if self.peak is not None:
             return self.peak
-        return _of(
-            self.result,
-            "transient_peak_headroom",
-            "torch_peak_increase",
-            "torch_peak_increase_in_bytes",
-        )
+        return _of(self.result, "transient_peak_headroom", "torch_peak_increase")
 
     def non_torch(self):
         """N; where the release has no figure of it, what the balance leaves."""
         with suppress(LookupError):
             return _of(self.result, "total_consumed") - self.model_weights()
         with suppress(LookupError):
-            return _of(self.result, "non_torch_increase", "non_torch_increase_in_bytes")
-        return (
-            self.requested_memory()
-            - self.model_weights()
-            - self.peak_activation()
-            - self.kv_cache()
-        )
-
-    def cuda_graph_estimated(self):
-        return getattr(self.worker, "cudagraph_memory_estimate", None)
-
-    def cuda_graph(self):
-        return self.graphs
-
-    def kv_cache(self):
-        if not isinstance(self.answer, tuple):
-            return int(self.answer)
-        with suppress(LookupError):
-            used = _of(self.result, "non_kv_cache_memory", "non_kv_cache_memory_in_bytes")
-            return int(self.requested_memory() - used)
-        return self.answer[0] * self.worker.get_cache_block_size_bytes()
-
-    # ---------------------------------------------------------------- blocks, tokens, requests
-
-    def num_gpu_blocks(self):
-        return self.pool.num_blocks if self.pool else self.worker.cache_config.num_gpu_blocks
-
-    def block_size(self):
-        return self.worker.cache_config.block_size
+            return _of(self.result, "non_torch_increase")
+        used = self.model_weights() + self.peak_activation()
+        return self.requested_memory() - used - int(self.answer)
 
     def kv_cache_tokens(self):
         """Tokens of the pool; None where several groups of layers share its blocks."""
-        blocks, size = self.num_gpu_blocks(), self.block_size()
-        if self.pool:
-            if len(self.pool.kv_cache_groups) != 1:
-                return None
-            size = self.pool.kv_cache_groups[0].kv_cache_spec.block_size
+        if not self.pool or len(self.pool.kv_cache_groups) != 1:
+            return None
+        size = self.pool.kv_cache_groups[0].kv_cache_spec.block_size
         ranks = getattr(self.worker.parallel_config, "decode_context_parallel_size", 1)
-        return blocks and blocks * size * ranks
+        return self.pool.num_blocks * size * ranks
 
-    def max_num_seqs(self):
-        return self.worker.scheduler_config.max_num_seqs
 
-    def max_num_batched_tokens(self):
-        return self.worker.scheduler_config.max_num_batched_tokens
-
-    def max_model_len(self):
-        return self.worker.model_config.max_model_len
-
-    def vllm_version(self):
-        return sys.modules["vllm"].__version__
+# Each gives the figure, or raises with the reason why it is not known.
+FIGURES = {
+    "total_memory": Figures.total_memory,
+    "gpu_memory_utilization": lambda it: it.worker.cache_config.gpu_memory_utilization,
+    "requested_memory": Figures.requested_memory,
+    "model_weights": Figures.model_weights,
+    "non_torch": Figures.non_torch,
+    "peak_activation": Figures.peak_activation,
+    "cuda_graph_estimated": lambda it: getattr(it.worker, "cudagraph_memory_estimate", None),
+    "cuda_graph": lambda it: it.graphs,
+    "kv_cache": lambda it: int(it.answer),
+    "kv_cache_tokens": Figures.kv_cache_tokens,
+    "num_gpu_blocks": lambda it: it.pool and it.pool.num_blocks,
+    "block_size": lambda it: it.worker.cache_config.block_size,
+    "max_num_seqs": lambda it: it.worker.scheduler_config.max_num_seqs,
+    "max_num_batched_tokens": lambda it: it.worker.scheduler_config.max_num_batched_tokens,
+    "max_model_len": lambda it: it.worker.model_config.max_model_len,
+    "vllm_version": lambda it: sys.modules["vllm"].__version__,
+}
 
 
 def _of(thing, *names: str):
@@ -289,10 +207,11 @@ def _of(thing, *names: str):
 @contextmanager
 def _profiling_results(worker: type):
     """Collects what vLLM's memory_profiling gives the worker; None where it does not use it."""
-    modules = [
-        module
-        for base in worker.__mro__
-        if hasattr(module := sys.modules.get(base.__module__), "memory_profiling")
+    named = (sys.modules.get(base.__module__) for base in worker.__mro__)
+    profilers = [
+        (module, profiling)
+        for module in named
+        if module and (profiling := vars(module).get("memory_profiling"))
     ]
     results = []
 
@@ -305,14 +224,13 @@ def _profiling_results(worker: type):
 
         return remembered
 
-    originals = [module.memory_profiling for module in modules]
-    for module in modules:
-        module.memory_profiling = remembering(module.memory_profiling)
+    for module, profiling in profilers:
+        vars(module)["memory_profiling"] = remembering(profiling)
     try:
-        yield results if modules else None
+        yield results if profilers else None
     finally:
-        for module, original in zip(modules, originals):
-            module.memory_profiling = original
+        for module, profiling in profilers:
+            vars(module)["memory_profiling"] = profiling
 
 
 def _cuda():
@@ -328,8 +246,10 @@ def _reset_peak() -> int | None:
     with suppress(Exception):
         _cuda().reset_peak_memory_stats()
         return _cuda().memory_allocated()
+    return None
 
 
 def _free_memory() -> int | None:
     with suppress(Exception):
         return _cuda().mem_get_info()[0]
+    return None

@@ -4,7 +4,7 @@ from .answer_summary import answer_summary, fit_summary, launches_summary
 from .budget_summary import capacity_summary
 from .contract import fit_json, launch_json, measured_json, recommend_json, recommend_yaml
 from .load_summary import check_summary
-from .measure_summary import measured_summary, plan_summary, step_summary
+from .measure_summary import measured_summary, missing_summary, plan_summary
 from .page import write_reports
 from .simulation_summary import simulation_summary
 from .summary import Summary, warnings
@@ -20,11 +20,11 @@ __all__ = [
     "launches_summary",
     "measured_json",
     "measured_summary",
+    "missing_summary",
     "plan_summary",
     "recommend_json",
     "recommend_yaml",
     "simulation_summary",
-    "step_summary",
     "warnings",
     "write_reports",
 ]

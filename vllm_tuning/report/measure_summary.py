@@ -5,7 +5,7 @@ from dataclasses import replace
 from itertools import groupby
 
 from .answer_summary import answer_summary, fit_summary, launches_summary, verification_summary
-from .summary import Flags, Paragraph, Summary
+from .summary import Flags, Paragraph, Part, Summary
 
 
 def plan_summary(plan) -> Summary:
@@ -17,16 +17,11 @@ def plan_summary(plan) -> Summary:
     return Summary(*expected, heading, _commands(plan.launches), *notes)
 
 
-def step_summary(step) -> Summary:
-    """The one next launch and what it would gain."""
-    parts: list = [Paragraph(step.why)]
-    if step.launch:
-        heading = Paragraph("Launch next, all else equal:", "heading")
-        parts = [heading, Flags([f"vllm serve MODEL {step.launch.flags}"]), *parts]
-    if step.stderr_after is not None:
-        gain = f"standard error of C* {step.stderr:,.2g} -> {step.stderr_after:,.2g}"
-        parts.append(Paragraph(f"{gain}, C* being {step.seqs:,.1f}"))
-    return Summary(*parts)
+def missing_summary(missing) -> Summary:
+    """The launches that are missing as command lines, and why."""
+    heading = Paragraph("Launch next, all else equal:", "heading")
+    launches: list[Part] = [heading, _commands(missing.launches)] if missing.launches else []
+    return Summary(*launches, Paragraph(missing.why))
 
 
 def measured_summary(found) -> Summary:
