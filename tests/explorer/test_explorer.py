@@ -9,9 +9,9 @@ from conftest import ROOT
 
 from vllm_tuning import GIB, Workload, find_optimum, model_of
 from vllm_tuning.explorer import Explorer, cost_of
-from vllm_tuning.explorer.scenario import what_if
+from vllm_tuning.explorer.utilization import at_utilization
 from vllm_tuning.reading.tables import DATA
-from vllm_tuning.report.text import answer_text
+from vllm_tuning.report import answer_summary
 
 NAME, ONE_GROUP = "llama-3-8b-2-layers", "qwen3.5-4b-a30"
 MODEL = model_of([NAME])
@@ -57,7 +57,7 @@ def test_it_starts_at_values_between_the_steps_too():
         77,
         0.625,
     ]
-    assert flags(play) == of(find_optimum(what_if(MODEL, 0.625), Workload(1000, 77)))
+    assert flags(play) == of(find_optimum(at_utilization(MODEL, 0.625), Workload(1000, 77)))
 
 
 @pytest.mark.parametrize(
@@ -66,9 +66,7 @@ def test_it_starts_at_values_between_the_steps_too():
         ({"input_len": 2048}, MODEL),
         ({"output_len": 16}, MODEL),
         ({"input_len": 64, "output_len": 64}, MODEL),
-        ({"utilization": 0.7}, what_if(MODEL, 0.7)),
-        ({"total_memory": 24}, what_if(MODEL, total_memory=24 * GIB)),
-        ({"kv_cache_dtype": "fp8"}, what_if(MODEL, kv_cache_dtype="fp8")),
+        ({"utilization": 0.7}, at_utilization(MODEL, 0.7)),
     ],
     ids=str,
 )
@@ -79,9 +77,8 @@ def test_a_slider_moves_flags_and_every_picture(play, moved, model):
     work = Workload(play.input_len.value, play.output_len.value)
     assert flags(play) == of(find_optimum(model, work)) != [("310", "6888")]
     assert not set(before) & set(values(play))
-    for name in ("utilization", "kv_cache_dtype"):
-        flag = f"{name.replace('_', '-')} {moved.get(name)}"
-        assert (flag in play.answer.value) == (name in moved)
+    flag = f"--gpu-memory-utilization {moved.get('utilization')}"
+    assert (flag in play.answer.value) == ("utilization" in moved)
 
 
 def test_leaving_the_recommended_point_is_priced_by_hand(play):
@@ -107,8 +104,8 @@ def test_flags_that_cannot_serve_say_why(play):
 
 def test_reset_brings_back_the_start(play):
     start, answer = values(play), play.answer.value
-    play.input_len.value, play.utilization.value, play.total_memory.value = 8192, 0.9, 24
-    play.kv_cache_dtype.value, play.mns.value, play.mnbt.value = "fp8", 4, 0.25
+    play.input_len.value, play.utilization.value = 8192, 0.9
+    play.mns.value, play.mnbt.value = 4, 0.25
     play.path.value = ONE_GROUP
     play.reset_button.click()
     assert play.path.value == "" and play.data_set.value == NAME
@@ -133,8 +130,7 @@ def test_every_data_set_shows_an_answer_or_a_sentence(play, name):
 def test_one_group_alone_says_what_is_missing(play):
     play.data_set.value = ONE_GROUP
     assert "K2 is not known" in text(play.answer) and "Launch next" in text(play.answer)
-    for control in (play.utilization, play.total_memory, play.kv_cache_dtype):
-        assert hidden(control) and control.description in play.notes.value
+    assert hidden(play.utilization) and "No slider for utilization" in play.notes.value
     assert not any(map(hidden, (play.input_len, play.output_len, play.data_set, play.path)))
     assert "no launch gives total_memory" in play.notes.value
 
@@ -199,24 +195,21 @@ def test_values_out_of_range_get_no_answer_until_a_slider_is_moved(bad):
     assert play.optimum.recommended.max_num_seqs == 310
 
 
-def test_other_settings_stand_above_the_text_as_flags():
+def test_another_utilization_stands_above_the_text_as_a_flag():
     play = Explorer(NAME, 1024, 256, 0.7)
-    play.kv_cache_dtype.value = "fp8"
-    assert play.text.startswith("With --gpu-memory-utilization 0.7\nWith --kv-cache-dtype fp8\n")
-    play.reset_button.click()
-    assert play.kv_cache_dtype.index == 0 and "fp8" not in play.text
+    assert play.text.startswith("With --gpu-memory-utilization 0.7\nRequests of")
     assert Explorer(NAME, 1024, 256, 0.0).text == Explorer(NAME, 1024, 256).text
 
 
 @pytest.mark.parametrize("lengths", [(1, 1), (1, 2**20), (2**20, 1), (2**20, 2**20)])
-@pytest.mark.parametrize("server, factors", [((0.05, 4), (0.25, 4)), ((1.0, 288), (4, 0.25))])
-def test_the_ends_of_the_sliders_are_an_answer_or_a_sentence(play, lengths, server, factors):
+@pytest.mark.parametrize("utilization, factors", [(0.05, (0.25, 4)), (1.0, (4, 0.25))])
+def test_the_ends_of_the_sliders_are_an_answer_or_a_sentence(play, lengths, utilization, factors):
     play.input_len.value, play.output_len.value = lengths
-    play.utilization.value, play.total_memory.value = server
+    play.utilization.value = utilization
     before = values(play)
     play.mns.value, play.mnbt.value = factors
     if "not one request" in text(play.answer):
-        assert server[1] == 4 and hidden(play.mns)
+        assert hidden(play.mns) and (utilization == 0.05 or max(lengths) == 2**20)
     else:
         assert len(flags(play)) == 2 and not set(before) & set(values(play))
 
@@ -224,7 +217,9 @@ def test_the_ends_of_the_sliders_are_an_answer_or_a_sentence(play, lengths, serv
 def test_without_a_front_end_the_same_pictures_and_flags_are_shown(play):
     bundle = play._repr_mimebundle_()
     assert (
-        bundle["text/plain"] == play.text == answer_text(find_optimum(MODEL, Workload(1024, 256)))
+        bundle["text/plain"]
+        == play.text
+        == answer_summary(find_optimum(MODEL, Workload(1024, 256))).as_text()
     )
     assert base64.b64decode(bundle["image/png"]).startswith(b"\x89PNG")
     still = bundle["image/png"]
@@ -253,5 +248,5 @@ def test_papermill_starts_it_at_the_parameters_and_keeps_the_pictures(tmp_path):
         if output.output_type == "stream" and output.name == "stdout"
     ]
     assert printed == fresh.text + "\n"
-    best = find_optimum(what_if(MODEL, 0.65), Workload(2000, 256)).recommended
+    best = find_optimum(at_utilization(MODEL, 0.65), Workload(2000, 256)).recommended
     assert best.flags in printed

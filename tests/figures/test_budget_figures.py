@@ -9,6 +9,7 @@ from matplotlib.patches import Rectangle
 
 from vllm_tuning.budget.capacity import capacity
 from vllm_tuning.figures import budget as figures
+from vllm_tuning.figures.budget_bars import estimated_bars
 from vllm_tuning.figures.style import rendered
 from vllm_tuning.kv_cache.layout import cache_layout
 from vllm_tuning.kv_cache.model_config import config_of
@@ -41,7 +42,7 @@ def line(ax, label):
 
 
 def test_the_bar_is_the_card(chat):
-    ax = figures.budget_bars({"one": chat.budget})
+    ax = estimated_bars({"one": chat.budget})
     widths = [patch.get_width() for patch in ax.patches if isinstance(patch, Rectangle)]
     assert sum(widths) == pytest.approx(79.19)
     assert widths[0] == pytest.approx(15, abs=0.05) and widths[-1] == pytest.approx(0.08 * 79.19)

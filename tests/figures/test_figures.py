@@ -79,7 +79,7 @@ def test_figure_2_rising_and_cut_by_hand():
 
 def test_residuals_of_the_a30_are_those_of_a_straight_line_by_hand():
     model = MODELS["qwen3.5-4b-a30"]
-    tokens = np.array([l.max_num_batched_tokens for l in read_launches("qwen3.5-4b-a30")])
+    tokens = np.array([launch.max_num_batched_tokens for launch in read_launches("qwen3.5-4b-a30")])
     pool = np.array([11.32, 9.64, 6.24, 4.53])
     expected = pool - np.polyval(np.polyfit(tokens, pool, 1), tokens)
     ax = residuals(model, axes())
@@ -112,10 +112,8 @@ def test_bars_of_the_price_list_are_those_of_a_search_by_hand(exact_launches):
     }
     assert set(drawn) == {512, 1024, 2048, 4096, 8192, 16384, 32768}
     for tokens, height in drawn.items():
-
-        def holds(
-            seqs,
-        ):  # 1,280 tokens are 40 blocks of 32, at 8,192 bytes a token; one is reserved
+        # 1,280 tokens are 40 blocks of 32, at 8,192 bytes a token; one is reserved
+        def holds(seqs, tokens=tokens):
             peak = max(K1 * tokens, K2 * min(seqs, tokens) + K * tokens)
             return (left_over - peak) // (32 * 8192) - 1 >= 40 * seqs
 
@@ -131,7 +129,7 @@ def test_launches_of_the_grid_stand_where_they_were_measured(grid):
             tuple(np.ravel(container.lines[0].get_data())) for container in ax.containers
         )
         assert np.array(drawn) == pytest.approx(
-            np.array(sorted(zip(grid[axis], grid["peak"] / GIB)))
+            np.array(sorted(zip(grid[axis], grid["peak"] / GIB, strict=True)))
         )
 
 
@@ -153,7 +151,7 @@ def test_sensitivity_solves_the_two_balances(exact_launches):
     lengths, seqs = lines(ax)["C*, left axis"]
     right = next(other for other in ax.figure.axes if other is not ax)
     assert lengths[[0, -1]] == pytest.approx([320, 5120])
-    for length, c, b in zip(lengths, seqs, right.get_lines()[0].get_ydata()):
+    for length, c, b in zip(lengths, seqs, right.get_lines()[0].get_ydata(), strict=True):
         balances = [[K1 - K, -K2], [K1, length * 8192]]
         assert [b, c] == pytest.approx(np.linalg.solve(balances, [0, left_over]), rel=1e-3)
 

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from vllm_tuning.answer import find_optimum
 from vllm_tuning.answer.models import model_of
-from vllm_tuning.explorer.scenario import what_if
+from vllm_tuning.explorer.utilization import at_utilization
 from vllm_tuning.figures import lesson
 from vllm_tuning.law import peak_activation
 from vllm_tuning.pool import Pool
@@ -34,109 +34,20 @@ def lines(ax):
     return {line.get_label(): np.array(line.get_data()) for line in ax.get_lines()}
 
 
-def test_a_pool_below_zero_has_no_bar():
-    ax = lesson.launch_bars(read_launches("qwen2.5-7b-a10g"), axes())
-    assert min(bar.get_width() for bar in ax.patches) >= 0
-    assert any("-1.54" in text.get_text() for text in ax.texts)
-
-
-def test_the_bars_of_the_launches_are_the_printed_figures():
-    rows = rows_of(ROOT / "data/llama-3-8b-2-layers/launches.csv")
-    drawn = [
-        bar.get_width()
-        for bar in lesson.launch_bars(read_launches("llama-3-8b-2-layers"), axes()).patches
-    ]
-    assert drawn == pytest.approx(
-        [
-            float(row[name])
-            for row in rows
-            for name in (
-                "model_weights_gib",
-                "non_torch_gib",
-                "peak_activation_gib",
-                "kv_cache_gib",
-            )
-        ]
-    )
-
-
-def test_the_plain_law_misses_k_times_b_in_the_branch_of_the_sampler(grid):
-    drawn = lines(lesson.law_gaps(GRID, axes()))
-    tokens, seqs, peak = grid["tokens"], grid["seqs"], grid["peak"]
-    sampler = 769068 * seqs > (10240 - 512) * tokens
-    gap = (peak - np.maximum(10240 * tokens, 769068 * seqs)) / MIB
-    for branch, mine in (("model", ~sampler), ("sampler", sampler)):
-        points = drawn[f"plain law, {branch} run sets P"].T
-        expected = np.column_stack([tokens, gap])[mine]
-        assert np.array(sorted(points.tolist())) == pytest.approx(
-            np.array(sorted(expected.tolist())), abs=1e-6
-        )
-    assert np.abs(drawn["law with a1, a2 and k"][1]).max() < 1 / MIB
-
-
-def test_steps_of_the_a100_by_hand():
-    ax = lesson.sampler_steps(read_launches("qwen1.5-4b-a100"), axes())
-    gib = {16: 0.13, 32: 0.25, 64: 0.48, 128: 0.71}
-    texts = [text.get_text() for text in ax.texts]
-    for text, (low, high) in zip(texts, ((16, 32), (32, 64), (64, 128)), strict=True):
-        scale = 1024 / (high - low)
-        error = 0.005 * np.sqrt(2 / 3) * scale
-        assert text.startswith(f"{(gib[high] - gib[low]) * scale:.1f} ± {error:.1f} MiB")
-
-
-def test_bars_of_the_releases_are_the_printed_peaks():
-    rows = rows_of(ROOT / "data/qwen3-14b-h100-releases/launches.csv")
-    ax = lesson.releases(read_launches("qwen3-14b-h100-releases"), axes())
-    assert [bar.get_width() for bar in ax.patches] == pytest.approx(
-        [float(row["peak_activation_gib"]) for row in rows]
-    )
-    assert [label.get_text() for label in ax.get_yticklabels()] == [
-        f"vLLM {row['vllm_version']}" for row in rows
-    ]
-
-
-@pytest.mark.parametrize("along", ["max_num_seqs", "max_num_batched_tokens"])
-def test_off_the_point_the_pool_holds_what_exact_bytes_say(along):
-    drawn = lines(lesson.off_the_point(OPTIMUM, along, axes()))
+def test_off_the_point_the_pool_holds_what_exact_bytes_say():
+    drawn = lines(lesson.off_the_point(OPTIMUM, axes()))
     x, holds = drawn["the pool holds"]
-    seqs, tokens = (x, 6888) if along == "max_num_seqs" else (310, x)
-    expected = (A - np.maximum(K1 * tokens, K2 * seqs + K * tokens)) / (1280 * KAPPA)
+    expected = (A - np.maximum(K1 * 6888, K2 * x + K * 6888)) / (1280 * KAPPA)
     assert np.all(holds <= expected + 0.01) and np.all(holds > expected - 0.04)  # whole blocks
     best = drawn["run at once, never preempted: the smaller"][1]
-    assert best == pytest.approx(np.minimum(holds, seqs))
-    at_the_point = best[x == (310 if along == "max_num_seqs" else 6888)]
-    assert at_the_point == 310 and best.max() <= 311
-    assert x.min() >= (1 if along == "max_num_seqs" else 310)
+    assert best == pytest.approx(np.minimum(holds, x))
+    assert best[x == 310] == 310 and best.max() <= 311 and x.min() >= 1
 
 
 def test_no_flags_are_drawn_that_vllm_refuses():
     tiny = find_optimum(MODEL, Workload(1, 400000 - 1))
-    x, _ = lines(lesson.off_the_point(tiny, "max_num_seqs", axes()))["the pool holds"]
+    x, _ = lines(lesson.off_the_point(tiny, axes()))["the pool holds"]
     assert x.max() <= tiny.recommended.max_num_batched_tokens
-
-
-def test_the_cost_of_a_request_by_hand():
-    ax = lesson.request_cost(OPTIMUM, axes())
-    kv, sampler = ax.patches[::2], ax.patches[1::2]
-    lengths = [320, 640, 1280, 2560, 5120]
-    assert [bar.get_height() for bar in kv] == pytest.approx([n * KAPPA / MIB for n in lengths])
-    assert [bar.get_height() for bar in sampler] == pytest.approx([K2 / MIB] * 5, rel=1e-4)
-    for text, length in zip(ax.texts, lengths, strict=True):
-        said = text.get_text().splitlines()
-        assert said[0] == f"{(length * KAPPA + K2) / MIB:.1f} MiB"
-        left, ratio = said[2].split(" = ")
-        assert left == "A / it" and float(ratio.replace(",", "")) == pytest.approx(
-            A / (length * KAPPA + K2), rel=1e-3
-        )  # A is printed to 0.01 GiB
-    same = lesson.request_cost(find_optimum(MODEL, Workload(1, 1)), axes())
-    assert [label.get_text() for label in same.get_xticklabels()] == ["1", "2", "4", "8"]
-
-
-def test_the_right_axis_counts_whole_blocks_at_any_length():
-    short = find_optimum(MODEL, Workload(1, 1))
-    ax = lesson.off_the_point(short, "max_num_seqs", axes())
-    (right,) = ax.child_axes
-    assert right._functions[0](100) == pytest.approx(100 * 32 * KAPPA / GIB)  # a block
 
 
 def test_the_exact_file_holds_the_bytes(exact_launches):
@@ -206,11 +117,8 @@ def test_a_set_without_an_answer_says_why(name):
     except InputError:
         return  # four releases, refused
     drawn = [
-        lesson.off_the_point(optimum, "max_num_seqs", axes()),
-        lesson.request_cost(optimum, axes()),
-        lesson.launch_bars(read_launches(name), axes()),
+        lesson.off_the_point(optimum, axes()),
         lesson.rounding_spread(optimum, optimum, axes()),
-        lesson.law_gaps(optimum.model, axes()),
     ]
     assert all(ax.has_data() or len(ax.get_title(loc="left")) > 20 for ax in drawn)
     assert drawn[0].has_data() == (optimum.recommended is not None)
@@ -220,9 +128,9 @@ def test_a_set_without_an_answer_says_why(name):
 def test_a_picture_is_the_same_bytes_twice_whatever_the_reader_has_set():
     import matplotlib
 
-    first = lesson.picture(lesson.request_cost, OPTIMUM, alt="x")
+    first = lesson.picture(lesson.off_the_point, OPTIMUM, alt="x")
     with matplotlib.rc_context({"font.size": 20, "axes.facecolor": "red"}):
-        assert lesson.picture(lesson.request_cost, OPTIMUM, alt="x").data == first.data
+        assert lesson.picture(lesson.off_the_point, OPTIMUM, alt="x").data == first.data
     assert first.data.startswith(b"\x89PNG") and first.alt == "x"
 
 
@@ -245,7 +153,7 @@ def bold(number):
 
 
 def test_exercise_1_is_the_four_launch_formula_at_another_utilization():
-    optimum = find_optimum(what_if(MODEL, gpu_memory_utilization=0.9), Workload(512, 512))
+    optimum = find_optimum(at_utilization(MODEL, 0.9), Workload(512, 512))
     seqs, tokens = optimum.method.max_num_seqs, optimum.method.max_num_batched_tokens
     assert bold(1) == [f"{seqs.n:.1f}", f"{tokens.n:,.0f}"]
     assert f"{optimum.method.a.n:,.0f}" in CELLS["exercise-1"]
@@ -265,7 +173,7 @@ def test_exercise_1_is_the_four_launch_formula_at_another_utilization():
         for *_, pool, size in table
     ]
     assert max(abs(other - seqs.n) for other in others) < 1.05  # the answer says: at most 1
-    for seqs, tokens, peak, pool, size in (map(lambda x: x.replace(",", ""), row) for row in table):
+    for seqs, tokens, peak, pool, size in ([x.replace(",", "") for x in row] for row in table):
         row = printed[seqs, tokens]
         assert [float(peak), float(pool), int(size)] == [
             float(row["peak_activation_gib"]),

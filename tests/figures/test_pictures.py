@@ -2,14 +2,14 @@
 
 import numpy as np
 import pytest
+from matplotlib.text import Text
 from test_figures import K1, K2, MODELS, K
 
 from vllm_tuning import Workload, find_optimum
-from vllm_tuning.explorer.scenario import what_if
+from vllm_tuning.explorer.utilization import at_utilization
 from vllm_tuning.figures.law import figure_1, figure_2
 from vllm_tuning.figures.pictures import pictures
 from vllm_tuning.figures.style import LOOK
-from vllm_tuning.units import GIB
 
 NAME = "llama-3-8b-2-layers"
 LENGTHS = [(1024, 256), (64, 64), (1900, 100), (1024, 256)]
@@ -19,7 +19,7 @@ def shown(model, states):
     """Pixels of the three pictures after each state, all on the same canvases."""
     trio = pictures()
     for lengths, chosen, utilization in states:
-        there = what_if(model, utilization)
+        there = at_utilization(model, utilization)
         optimum = find_optimum(there, Workload(*lengths))
         for picture in trio:
             picture.show(there, optimum, chosen if optimum.recommended else None)
@@ -33,7 +33,7 @@ def test_what_was_shown_before_leaves_no_trace(name):
     if name == NAME:
         states += [((1024, 256), None, utilization) for utilization in (1.0, 0.05, 0.6)]
     moved = list(shown(model, states))
-    for state, pixels in zip(states[::-2], moved[::-2]):
+    for state, pixels in zip(states[::-2], moved[::-2], strict=True):
         (fresh,) = shown(model, [state])
         assert all(map(np.array_equal, pixels, fresh)), state
 
@@ -69,29 +69,31 @@ def test_chosen_flags_stand_at_their_peak_by_hand(draw, along):
 
 
 @pytest.mark.parametrize("lengths", [(64, 64), (1024, 256), (60000, 5000)], ids=str)
-@pytest.mark.parametrize("settings", [(None, None), (0.95, 80 * GIB)], ids=["launched", "80 GiB"])
-def test_no_label_leaves_the_axes_or_covers_another(lengths, settings):
-    there = what_if(MODELS[NAME], *settings)
+@pytest.mark.parametrize("utilization", [None, 1.0])
+def test_no_label_leaves_the_axes_or_covers_another(lengths, utilization):
+    there = at_utilization(MODELS[NAME], utilization)
     optimum, trio = find_optimum(there, Workload(*lengths)), pictures()
     best = optimum.recommended
     at = best.max_num_seqs, best.max_num_batched_tokens
     for factors in [None, (1, 4), (4, 1), (1.19, 1), (0.25, 0.25)]:
-        chosen = factors and tuple(max(1, round(f * x)) for f, x in zip(factors, at))
+        chosen = factors and tuple(max(1, round(f * x)) for f, x in zip(factors, at, strict=True))
         for picture in trio:
             picture.show(there, optimum, chosen)
             ax = list(picture.frames.values())[-1][0]
-            labels = [(text.get_text(), text.get_window_extent()) for text in ax.texts]
+            labels = [
+                (text.get_text(), Text.get_window_extent(text))  # without the line to its point
+                for text in ax.texts
+            ]
             for i, (name, box) in enumerate(labels):
                 assert ax.figure.bbox.x0 <= box.x0 and box.x1 <= ax.figure.bbox.x1, name
                 assert ax.bbox.y0 - 2 <= box.y0 and box.y1 <= ax.bbox.y1 + 2, name
-                # A label of a point may lie on one of a launch, on white; like on like may not.
-                marks = name.startswith(("C:", "chosen"))
                 assert not [
-                    other
-                    for other, there in labels[:i]
-                    if box.overlaps(there.padded(-2))
-                    and other.startswith(("C:", "chosen")) == marks
+                    other for other, there in labels[:i] if box.overlaps(there.padded(-2))
                 ], (factors, name)
+                for line in ax.lines:
+                    if line.get_marker() in ("*", "D"):  # C and the chosen flags
+                        place = ax.transData.transform(line.get_xydata())[0]
+                        assert not box.contains(*place), (factors, name)
 
 
 @pytest.mark.parametrize("name", [NAME, "vllm-0.32-profile-grid", "qwen1.5-4b-a100"])

@@ -149,7 +149,7 @@ def test_without_any_answer_a_sentence_says_why(name, work, why):
 
 def test_layers_of_several_kinds_have_no_slider():
     hybrid = [
-        replace(launch, warnings=("hybrid_kv",), kv_cache_tokens=None, max_concurrency=None)
+        replace(launch, hybrid=True, kv_cache_tokens=None, max_concurrency=None)
         for launch in read_launches(ROOT / "data/llama-3-8b-2-layers")
     ]
     html = length_slider(find_optimum(fit_memory_model(hybrid), WORK))

@@ -56,7 +56,7 @@ def test_the_page_shows_the_answer_first(written):
 
 
 def test_the_page_gives_the_digest_of_its_data(written):
-    for name, done in zip(SETS, written):
+    for name, done in zip(SETS, written, strict=True):
         digest = hashlib.sha256((ROOT / "data" / name / "launches.csv").read_bytes()).hexdigest()
         assert digest in done.html.read_text()
 

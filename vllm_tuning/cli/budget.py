@@ -2,7 +2,17 @@
 
 import click
 
-from .options import Gib, Number, Release, Size, dump, gpu_option, json_option, lengths_options
+from .options import (
+    Gib,
+    Number,
+    Release,
+    Size,
+    dump,
+    echo,
+    gpu_option,
+    json_option,
+    lengths_options,
+)
 
 
 @click.command()
@@ -41,7 +51,7 @@ def budget(config, gpu, input_len, output_len, lengths, launches, as_json, **fla
     """
     from ..budget import capacity, launch_to_measure
     from ..reading import lengths_of
-    from ..report import capacity_text
+    from ..report import capacity_summary
     from ..workload import Workload
 
     if (input_len is None) != (output_len is None) or (input_len and lengths):
@@ -56,4 +66,4 @@ def budget(config, gpu, input_len, output_len, lengths, launches, as_json, **fla
         **flags,
         launch=launch_to_measure(launches) if launches else None,
     )
-    click.echo(dump(answer.to_dict()) if as_json else capacity_text(answer, click.style))
+    echo(dump(answer.to_dict()) if as_json else capacity_summary(answer).as_text(click.style))

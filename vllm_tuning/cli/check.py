@@ -5,7 +5,7 @@ import json
 import click
 
 from ..units import InputError
-from .options import Number, gone_option, json_option, progress_bar
+from .options import Number, echo, gone_option, json_option, progress_bar
 
 
 @click.command()
@@ -61,7 +61,7 @@ def check(
     from ..load import check as judge
     from ..load import compare, read_baseline
     from ..reading import check_writable
-    from ..report import check_text
+    from ..report import check_summary
 
     # What is wrong with a file is said before the sampling, not after it.
     earlier = read_baseline(baseline) if baseline else None
@@ -74,20 +74,20 @@ def check(
         answer = verdict.to_dict()
         if baseline:
             answer["baseline"] = changes
-        click.echo(json.dumps(answer, indent=2, allow_nan=False))
+        echo(json.dumps(answer, indent=2, allow_nan=False))
     else:
-        click.echo(check_text(verdict, changes, click.style))
+        echo(check_summary(verdict, changes).as_text(click.style))
     ctx.exit(3 if verdict.healthy is False else 0)
 
 
-def _launches(sources):
+def _launches(named):
     """The launches, the memory model of several, and what is to be said of it."""
     from ..answer import model_of
     from ..diagnosis import Notice
     from ..reading import sources_of
 
-    read = sources_of(sources) if sources else []
-    launches = [launch for source in read for launch in source.launches]
+    sources = sources_of(named) if named else []
+    launches = [launch for source in sources for launch in source.launches]
     if len(launches) < 2:
         return launches, None, []
     try:

@@ -25,7 +25,7 @@ def read(logs, output, as_json):
     """Launches out of vLLM server logs of any release (plain, .gz, - for stdin)."""
     from ..diagnosis import ABOUT_A_FIGURE, ABOUT_THE_ANSWER, notices
     from ..reading import read_log, write_launches
-    from ..report import launch_json, launches_text
+    from ..report import launch_json, launches_summary
 
     launches, bad = [], []
     for log in logs:
@@ -39,7 +39,7 @@ def read(logs, output, as_json):
         echo(json.dumps([launch_json(launch) for launch in launches], indent=2, allow_nan=False))
     elif launches and not output and not as_json:
         said = notices(launches, ABOUT_A_FIGURE | ABOUT_THE_ANSWER)
-        echo(launches_text(launches, said, click.style))
+        echo(launches_summary(launches, said).as_text(click.style))
     for problem in bad:
         complain(problem)
     if bad:
@@ -54,10 +54,10 @@ def fit(launches, config, as_json):
     """The memory model of the launches: K1, a1, K2, a2, k with standard errors."""
     from ..answer import model_of
     from ..reading import sources_of
-    from ..report import fit_json, fit_text
+    from ..report import fit_json, fit_summary
 
     model = model_of(sources_of(launches), config)
-    echo(dump(fit_json(model)) if as_json else fit_text(model, click.style))
+    echo(dump(fit_json(model)) if as_json else fit_summary(model).as_text(click.style))
 
 
 @click.command()
@@ -83,7 +83,7 @@ def recommend(launches, input_len, output_len, config, as_json, as_yaml, sweep, 
     """The flags for requests of a given length, with the pool to expect."""
     from ..answer import find_optimum, model_of
     from ..reading import sources_of
-    from ..report import answer_text, recommend_json, recommend_yaml
+    from ..report import answer_summary, recommend_json, recommend_yaml
     from ..workload import Workload
 
     if as_json and as_yaml:
@@ -94,7 +94,11 @@ def recommend(launches, input_len, output_len, config, as_json, as_yaml, sweep, 
     if as_yaml:
         echo(recommend_yaml(optimum), nl=False)
     else:
-        echo(dump(recommend_json(optimum)) if as_json else answer_text(optimum, click.style))
+        echo(
+            dump(recommend_json(optimum))
+            if as_json
+            else answer_summary(optimum).as_text(click.style)
+        )
     if sweep:
         from ..load import write_sweep
 
@@ -132,7 +136,7 @@ def report(launches, input_len, output_len, config, folder, metrics, bench):
     """An executed notebook and an HTML page for each model: a table, or all logs of one model."""
     from ..answer import by_model
     from ..reading import sources_of
-    from ..report import answer_text, write_reports
+    from ..report import answer_summary, write_reports
 
     if "-" in launches:
         raise InputError("-: the notebook reads the launches too; save the log to a file first")
@@ -150,5 +154,5 @@ def report(launches, input_len, output_len, config, folder, metrics, bench):
             echo(f"{done.notebook}", err=True)
         if len(launches) > 1:
             echo(click.style(f"{done.html.stem}: ", bold=True), nl=False)
-        echo(answer_text(done.optimum, click.style))
+        echo(answer_summary(done.optimum).as_text(click.style))
         echo(f"\nReport: {done.html}")

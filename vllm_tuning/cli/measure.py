@@ -14,6 +14,7 @@ from .options import (
     Release,
     Size,
     dump,
+    echo,
     gpu_option,
     json_option,
     lengths_options,
@@ -59,15 +60,18 @@ def plan(sources, input_len, output_len, chunked_prefill, as_json, **flags):
     CONFIG is the model's config.json: without it the widths of a Llama 3 8B are taken.
     """
     from ..measure import plan_launches
-    from ..report import missing_text, plan_text
+    from ..report import missing_summary, plan_summary
 
     config, launches = _sorted(sources)
     workload, given = _workload(input_len, output_len), _given(flags)
     if launches:
-        found, text = _missing(launches, config, workload, chunked_prefill, given), missing_text
+        found, summary = (
+            _missing(launches, config, workload, chunked_prefill, given),
+            missing_summary,
+        )
     else:
-        found, text = plan_launches(config, workload, chunked_prefill, **given), plan_text
-    click.echo(dump(found.to_dict()) if as_json else text(found, click.style))
+        found, summary = plan_launches(config, workload, chunked_prefill, **given), plan_summary
+    echo(dump(found.to_dict()) if as_json else summary(found).as_text(click.style))
 
 
 def _missing(launches, config, workload, chunked_prefill, given):
@@ -177,7 +181,7 @@ def measure(
     """
     from ..answer import find_optimum, model_of
     from ..measure import check_command, interruptible, measured
-    from ..report import measured_json, measured_text
+    from ..report import measured_json, measured_summary
 
     command, workload = list(command), _workload(input_len, output_len)
     if verify and workload is None:
@@ -208,7 +212,7 @@ def measure(
                 "interrupted; the servers are stopped, and the same command goes on "
                 f"from what is in {output}"
             ) from None
-    click.echo(dump(measured_json(found)) if as_json else measured_text(found, click.style))
+    echo(dump(measured_json(found)) if as_json else measured_summary(found).as_text(click.style))
     if all(launch.status == "failed" for launch in found.launches):
         raise InputError(f"{found.table}: no launch came up; their reasons stand in it")
     if found.verification and found.verification.launch.status == "failed":

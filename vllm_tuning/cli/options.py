@@ -101,11 +101,11 @@ json_option = click.option("--json", "as_json", is_flag=True, help="One JSON doc
 
 
 def gone_option(name: str, instead: str):
-    """An option of earlier releases: hidden, refused in one line that names what takes its place."""
+    """An option of earlier releases, hidden: refused in one line that names what replaces it."""
 
     def refuse(ctx, _, value):
         if value is not None:
-            complain(f"{name} is gone: {instead}")
+            complain(f"{name} is no more: {instead}")
             ctx.exit(2)
 
     return click.option(name, hidden=True, is_eager=True, expose_value=False, callback=refuse)

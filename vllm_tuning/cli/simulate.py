@@ -11,6 +11,7 @@ from .options import (
     Gpu,
     Size,
     config_option,
+    echo,
     gone_option,
     json_option,
     lengths_options,
@@ -124,7 +125,7 @@ def simulate(launches, workload, output, config, as_json, arrival, step_time, gp
     instead of --num-gpu-blocks, and its flags for the length that 95 % of the requests keep to.
     """
     from ..reading import check_writable
-    from ..report import simulation_text
+    from ..report import simulation_summary
     from ..scheduler import (
         config_to_json,
         poisson_arrivals,
@@ -177,7 +178,7 @@ def simulate(launches, workload, output, config, as_json, arrival, step_time, gp
         )
     if output is not None:
         write_trace(output, done, document)
-    click.echo(
+    echo(
         json.dumps(
             {
                 "config": config_to_json(server),
@@ -188,7 +189,7 @@ def simulate(launches, workload, output, config, as_json, arrival, step_time, gp
             allow_nan=False,
         )
         if as_json
-        else simulation_text(done, unknown, click.style)
+        else simulation_summary(done, unknown).as_text(click.style)
     )
 
 

@@ -12,15 +12,15 @@ from textwrap import shorten
 import numpy as np
 from ipywidgets import HTML, Button, Dropdown, HBox, Image, Layout, SelectionSlider, Text, VBox
 
-from ..answer import find_optimum, model_of
+from ..answer import Answer, Fit, find_optimum, model_of
 from ..figures import pictures, png
 from ..launch import serve_flags
 from ..pool import Pool
 from ..reading import DATA, sources_of
-from ..report import answer_text
+from ..report import answer_summary, warnings
 from ..units import GIB, InputError
 from ..workload import Workload
-from .scenario import fixed_settings, setting, what_if
+from .utilization import at_utilization, launched
 
 LENGTHS = sorted({round(2 ** (eighth / 8)) for eighth in range(161)})  # tokens, to 1 Mi
 
@@ -28,20 +28,12 @@ LENGTHS = sorted({round(2 ** (eighth / 8)) for eighth in range(161)})  # tokens,
 UTILIZATIONS = [percent / 100 for percent in range(5, 101)]
 
 
-MEMORIES = [4, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128, 141, 192, 288]  # GiB
-
-
 FACTORS = [2 ** (quarter / 4) for quarter in range(-8, 9)]  # times the recommended, 1/4 to 4
 
 
+U = "gpu_memory_utilization"
+
 ROW = Layout(flex_flow="row wrap", align_items="flex-start")
-
-
-SERVER = {
-    "gpu_memory_utilization": "utilization",
-    "total_memory": "total_memory",
-    "kv_cache_dtype": "kv_cache_dtype",
-}  # settings of a scenario, and their controls
 
 
 def _wide() -> dict:
@@ -73,12 +65,15 @@ class Explorer(VBox):
     """Sliders that start at the given values; figures and answer of wherever they stand.
 
     launches: a carried data set, a launches.csv, a server log, a folder of either, or a list of
-    those. input_len and output_len: tokens. utilization: a fraction; None or 0 is that of the launches. ``optimum`` is the
-    answer shown, ``chosen`` the flags (mns, mnbt) off it; None where there is none (``reason``).
+    those. input_len and output_len: tokens. utilization: a fraction; None or 0 is that of the
+    launches. ``optimum`` is the answer shown, ``chosen`` the flags (mns, mnbt) off it; None where
+    there is none (``reason``).
     """
 
     def __init__(self, launches, input_len, output_len, utilization=None):
         self.complaints, self._at_once = [], False
+        self.optimum: Answer | None = None
+        self.chosen: tuple[int, int] | None = None
         self._several = {str(launches): launches} if isinstance(launches, list | tuple) else {}
         names = sorted(path.parent.name for path in DATA.glob("*/launches.csv"))
         self.data_set = Dropdown(
@@ -97,13 +92,9 @@ class Explorer(VBox):
         )
         self.input_len = Slider("input (tokens)", LENGTHS, ",", 1024)
         self.output_len = Slider("output (tokens)", LENGTHS, ",", 256)
-        self.mns = Slider("mns × recommended", FACTORS, ".3g", 1)
-        self.mnbt = Slider("mnbt × recommended", FACTORS, ".3g", 1)
+        self.mns = Slider("mns x recommended", FACTORS, ".3g", 1)
+        self.mnbt = Slider("mnbt x recommended", FACTORS, ".3g", 1)
         self.utilization = Slider("utilization", UTILIZATIONS, ".3g", 0.9)
-        self.total_memory = Slider("GPU memory (GiB)", MEMORIES, ".5g", 16)
-        self.kv_cache_dtype = Dropdown(
-            options=[("as launched", ""), ("fp8", "fp8")], description="KV dtype", **_wide()
-        )
         self.reset_button = Button(
             description="Reset",
             tooltip="Everything back to the start",
@@ -119,8 +110,8 @@ class Explorer(VBox):
         self._source = {"data_set": self.data_set.value, "path": self.path.value}
         controls = HBox(
             [
-                VBox([self.input_len, self.output_len, self.mns, self.mnbt]),
-                VBox([self.utilization, self.total_memory, self.kv_cache_dtype]),
+                VBox([self.input_len, self.output_len, self.utilization]),
+                VBox([self.mns, self.mnbt]),
                 VBox([self.data_set, self.path, self.reset_button]),
             ],
             layout=ROW,
@@ -131,11 +122,13 @@ class Explorer(VBox):
         self.data_set.observe(self._pick, "value")
         self.path.observe(self._load, "value")
         self.reset_button.on_click(self.reset)
-        for name in ("input_len", "output_len", "mns", "mnbt", *SERVER.values()):
-            getattr(self, name).observe(self._update, "value")
+        for slider in (self.input_len, self.output_len, self.mns, self.mnbt, self.utilization):
+            slider.observe(self._update, "value")
         self._read()
-        if self._model and utilization and (why := self._fixed.get("gpu_memory_utilization")):
-            self.complaints.append(f"utilization is {utilization}, but cannot be moved here: {why}")
+        if self._model and utilization and self._fixed:
+            self.complaints.append(
+                f"utilization is {utilization}, but cannot be moved here: {self._fixed}"
+            )
         self._set(**self._launched | self._start, mns=1, mnbt=1)
 
     def reset(self, button=None) -> None:
@@ -190,23 +183,24 @@ class Explorer(VBox):
         self._set(**self._launched, mns=1, mnbt=1)
 
     def _read(self) -> None:
-        self._model = self._problem = None
+        self._model: Fit | None = None
+        self._problem = None
         self._pictures = pictures()
-        self._fixed, self._launched = dict.fromkeys(SERVER, "no launch is read"), {}
-        named = self.path.value or self.data_set.value or ""
+        self._fixed, self._launched = "no launch is read", {}
         try:
-            self._model = model_of(sources_of(self._several.get(named, named)))
-            self._fixed = fixed_settings(self._model)
+            named = self.path.value or self.data_set.value or ""
+            model = model_of(sources_of(self._several.get(named, named)))
+            names = {name: launched(model, name) for name in ("total_memory", U)}
+            lacking = [name for name, value in names.items() if value is None]
+            self._launched, self._model = {"utilization": names[U]}, model
+            self._fixed = (
+                f"no launch gives {' or '.join(lacking)}, so how far the pool moves is not known"
+            ) * bool(lacking)
         except (InputError, OSError, UnicodeError) as error:
             self._problem = str(error)
-        if "total_memory" not in self._fixed:
-            self._launched = {
-                "utilization": setting(self._model, "gpu_memory_utilization"),
-                "total_memory": setting(self._model, "total_memory") / GIB,
-            }
-        self._launched["kv_cache_dtype"] = ""
-        for name, control in SERVER.items():
-            getattr(self, control).layout.display = "none" if name in self._fixed else None
+        if self._fixed:
+            self._launched = {}
+        self.utilization.layout.display = "none" if self._fixed else None
 
     def _update(self, change=None) -> None:
         if self._at_once:
@@ -214,32 +208,27 @@ class Explorer(VBox):
         if change:
             self.complaints = []
         try:
-            if problem := self._problem or "; ".join(self.complaints):
+            problem = self._problem or "; ".join(self.complaints)
+            if problem or self._model is None:
                 raise InputError(problem)
             self._show(
                 find_optimum(
-                    what_if(self._model, **self._settings()),
+                    at_utilization(self._model, self._moved()),
                     Workload(self.input_len.value, self.output_len.value),
                 )
             )
         except InputError as error:
             self.optimum, self.chosen, self.reason = None, None, str(error)
-            for image, picture in zip(self.images, self._pictures):
+            for image, picture in zip(self.images, self._pictures, strict=True):
                 image.value = picture.say(f"No figure: {shorten(self.reason, 300)}")
             self.answer.value = f"<p><strong>No answer.</strong> {escape(str(error))}</p>"
             self.warnings.value = ""
             self._note()
 
-    def _settings(self) -> dict:
-        """What the sliders of the server change of the launches."""
-        moved = {
-            name: getattr(self, control).value
-            for name, control in SERVER.items()
-            if name not in self._fixed and getattr(self, control).value != self._launched[control]
-        }
-        if "total_memory" in moved:
-            moved["total_memory"] *= GIB
-        return moved
+    def _moved(self) -> float | None:
+        """The utilization that the slider stands at; None where it is that of the launches."""
+        stands = self.utilization.value
+        return None if self._fixed or stands == self._launched["utilization"] else stands
 
     def _show(self, optimum) -> None:
         best = optimum.recommended
@@ -250,9 +239,9 @@ class Explorer(VBox):
                 max(1, round(best.max_num_seqs * factors[0])),
                 max(1, round(best.max_num_batched_tokens * factors[1])),
             )
-        for image, picture in zip(self.images, self._pictures):
+        for image, picture in zip(self.images, self._pictures, strict=True):
             image.value = picture.show(optimum.model, optimum, self.chosen)
-        self.answer.value = _answer(optimum, self.chosen, self._settings())
+        self.answer.value = _answer(optimum, self.chosen, self._moved())
         self.warnings.value = _warnings(optimum)
         self._note()
 
@@ -261,13 +250,9 @@ class Explorer(VBox):
         off = not (self.optimum and self.optimum.recommended)
         for control in (self.mns, self.mnbt):
             control.layout.display = "none" if off else None
-        hidden = {getattr(self, SERVER[name]).description: why for name, why in self._fixed.items()}
+        lines = [f"No slider for utilization: {self._fixed}."] if self._fixed else []
         if off:
-            hidden |= dict.fromkeys(("mns", "mnbt"), "there is no recommended point to leave")
-        lines = [
-            f"No slider for {' and '.join(name for name in hidden if hidden[name] == why)}: {why}."
-            for why in dict.fromkeys(hidden.values())
-        ]
+            lines.append("No slider for mns and mnbt: there is no recommended point to leave.")
         self.notes.value = "".join(f"<div>{escape(line)}</div>" for line in lines)
 
     def _repr_mimebundle_(self, **kwargs):
@@ -283,23 +268,15 @@ class Explorer(VBox):
         """The answer as ``vllm-tuning recommend`` prints it; else why there is none."""
         if not self.optimum:
             return f"No answer. {self.reason}"
-        return "".join(f"With {flag}\n" for flag in _flags(self._settings())) + answer_text(
-            self.optimum
-        )
+        moved = self._moved()
+        return (f"With {_flag(moved)}\n" if moved else "") + answer_summary(self.optimum).as_text()
 
 
-def _flags(settings) -> list[str]:
-    """The flags of ``vllm serve`` that the moved settings are."""
-    return [
-        f"--{name.replace('_', '-')} {value:g}"
-        if isinstance(value, float)
-        else f"--{name.replace('_', '-')} {value}"
-        for name, value in settings.items()
-        if name != "total_memory"
-    ]
+def _flag(utilization) -> str:
+    return f"--gpu-memory-utilization {utilization:g}"
 
 
-def _answer(optimum, chosen, settings) -> str:
+def _answer(optimum, chosen, utilization) -> str:
     """HTML: the flags, the pool to expect, what leaving the recommended point costs."""
     best, work = optimum.recommended, optimum.workload
     asked = f"Requests of {work.input_len:,} + {work.output_len:,} = {work.length:,} tokens"
@@ -310,7 +287,7 @@ def _answer(optimum, chosen, settings) -> str:
             for launch in optimum.model.next_launches
         ]
     else:
-        flags = " ".join([best.flags, *_flags(settings)])
+        flags = best.flags + (f" {_flag(utilization)}" if utilization else "")
         tokens = (
             ""
             if best.kv_cache_tokens is None
@@ -328,10 +305,10 @@ def _answer(optimum, chosen, settings) -> str:
 
 def _warnings(optimum) -> str:
     """HTML to unfold; by itself, so that it stays unfolded while the flags change."""
-    listed = [f"<li><strong>{n.name}</strong> {escape(n.text)}</li>" for n in optimum.notices]
-    return (
-        f"<details><summary>Warnings: {len(listed)}</summary><ul>{''.join(listed)}</ul></details>"
-    ) * bool(listed)
+    if not (found := optimum.notices):
+        return ""
+    listed = warnings(found).as_html()
+    return f"<details><summary>Warnings: {len(found)}</summary>{listed}</details>"
 
 
 def cost_of(optimum, seqs, tokens) -> str:

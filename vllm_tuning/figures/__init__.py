@@ -1,6 +1,6 @@
-"""Every figure: Axes in, Axes out. ``budget``, ``scheduler``, ``load`` and ``lesson`` beside the law's."""
+"""Every figure: Axes in, Axes out. Beside them ``budget``, ``scheduler``, ``load``, ``lesson``."""
 
-from .budget_bars import budget_bars
+from .budget_bars import budget_bars, estimated_bars
 from .law import figure_1, figure_1_by_length, figure_2, price_list, residuals, sensitivity
 from .pictures import pictures, png
 from .style import LOOK, STYLE, rendered
@@ -9,6 +9,7 @@ __all__ = [
     "LOOK",
     "STYLE",
     "budget_bars",
+    "estimated_bars",
     "figure_1",
     "figure_1_by_length",
     "figure_2",

@@ -1,20 +1,11 @@
-"""The budget drawn: where each gibibyte goes, what a token costs, what fits. Axes in, Axes out."""
+"""The pool before any launch: what a token costs, what fits, what the knobs buy."""
 
 import numpy as np
 from IPython.display import Markdown
 
 from ..budget import RISK, RunningRequest
 from ..units import GIB
-from .budget_bars import Bar, draw_bars
 from .style import GREY, INK, LOOK, STAR, THOUSANDS, axes_of, legend, say
-
-_SEGMENT = {
-    "weights": "weights",
-    "non_torch": "non-torch",
-    "activation": "peak activation",
-    "cuda_graphs": "CUDA graphs",
-}
-
 
 LINES = [
     ("#0072B2", "-"),
@@ -27,38 +18,6 @@ LINES = [
 ]
 
 
-def budget_bars(budgets, ax=None):
-    """Stacked bars of {label: Budget}, GiB; an error bar is the 90 % band of where the pool begins."""
-    ax = axes_of(ax)
-    bars = []
-    for label, budget in budgets.items():
-        parts = {_SEGMENT[part.name]: part.value for part in budget.parts} | {
-            "KV cache": budget.pool.value
-        }
-        bars.append(
-            Bar(
-                label,
-                {name: size for name, size in parts.items() if size > 0},
-                budget.requested,
-                budget.total_memory,
-            )
-        )
-    ax = draw_bars(bars, ax)
-    for y, budget in enumerate(budgets.values()):
-        pool = budget.pool
-        if pool.spread:
-            ax.errorbar(
-                (budget.requested - pool.value) / GIB,
-                y + 0.33,
-                color=INK,
-                capsize=3,
-                xerr=(pool.high - pool.value) / GIB,
-                label="90 % band of the estimate",
-            )
-    ax.set(ylim=(len(bars) - 0.5, -0.7), xlabel="memory of one GPU (GiB)")
-    return legend(ax)
-
-
 def utilization_curve(found, ax=None):
     """Tokens of the pool, and GiB left above the ceiling, against gpu_memory_utilization."""
     ax, given = axes_of(ax), found.budget.gpu_memory_utilization
@@ -66,7 +25,7 @@ def utilization_curve(found, ax=None):
     pools = [found.budget.at(share).pool for share in x]
     low, middle, high = (
         [found.tokens(size) for size in sizes]
-        for sizes in zip(*((pool.low, pool.value, pool.high) for pool in pools))
+        for sizes in zip(*((pool.low, pool.value, pool.high) for pool in pools), strict=True)
     )
     colour = LOOK["KV cache"][0]
     ax.fill_between(x, low, high, color=colour, alpha=0.35, lw=0, label="90 % band")
@@ -97,7 +56,7 @@ def utilization_curve(found, ax=None):
 def request_costs(layouts, budget, ax=None):
     """GiB of KV cache that one request takes against its length, for {model: CacheLayout}."""
     ax, lengths = axes_of(ax), np.unique(np.geomspace(256, 131072, 73).astype(int))
-    for (name, cache), (colour, style) in zip(layouts.items(), LINES):
+    for (name, cache), (colour, style) in zip(layouts.items(), LINES, strict=False):
         ax.plot(
             lengths,
             [
@@ -251,7 +210,7 @@ def filling(found, seqs, ax=None):
         ]
     )
     ax.axhline(100, color=INK, lw=1, label="the pool")
-    for count, (colour, style) in zip(seqs, LINES):
+    for count, (colour, style) in zip(seqs, LINES, strict=False):
         use = 100 * count * blocks / (found.blocks - 1)
         fit = use <= 100
         ax.plot(
@@ -279,13 +238,13 @@ def filling(found, seqs, ax=None):
 
 
 def overflow_risk(found, ax=None):
-    """Probability at a moment that mns running requests, drawn from the lengths, overflow the pool."""
+    """Probability at a moment that mns running requests overflow the pool, by mns."""
     ax, blocks = axes_of(ax), found.blocks - 1
     if blocks < 1:
         return _nothing(ax)
     running = RunningRequest(
         found.cache,
-        *zip(*((each.input_len, each.output_len) for each in found.lengths)),
+        *zip(*((each.input_len, each.output_len) for each in found.lengths), strict=True),
         found.max_num_batched_tokens,
     )
     full, mean = found.max_num_seqs(found.pool.value), blocks / running.mean

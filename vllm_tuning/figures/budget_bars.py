@@ -14,6 +14,16 @@ from .style import GREY, INK, LOOK, axes_of, branch_of, legend, say
 
 DEFAULT = "vLLM default"
 
+ABOVE = "above the utilization ceiling"
+
+_SEGMENT = {
+    "weights": "weights",
+    "non_torch": "non-torch",
+    "activation": "peak activation",
+    "cuda_graphs": "CUDA graphs",
+    "pool": "KV cache",
+}
+
 
 def budget_bars(model, optimum, ax=None, chosen=None, part=None):
     """One GPU's memory as stacked bars, GiB: at the recommended flags and at vLLM's default flags.
@@ -25,7 +35,7 @@ def budget_bars(model, optimum, ax=None, chosen=None, part=None):
     ax = axes_of(ax, 2.6)
     ax.set_xlabel("memory of one GPU (GiB)")
     if bars := budgets(model, optimum, chosen):
-        return draw_bars(bars, ax, part)
+        return _draw(bars, ax, part)
     return say(
         ax,
         "No bar: it needs the pool and the peak of a launch, and total_memory_gib "
@@ -34,78 +44,56 @@ def budget_bars(model, optimum, ax=None, chosen=None, part=None):
     )
 
 
-def draw_bars(bars, ax, part=None):
-    """``Bar``s as stacked bars, GiB; ``part`` as in ``budget_bars``."""
+def estimated_bars(budgets, ax=None):
+    """Bars of {label: Budget}, GiB; an error bar is the 90 % band of where the pool begins."""
+    ax, bars = axes_of(ax), []
+    for label, budget in budgets.items():
+        parts = {_SEGMENT[part.name]: part.value for part in (*budget.parts, budget.pool)}
+        segments = {name: size for name, size in parts.items() if size > 0}
+        bars.append(Bar(label, segments, budget.requested, budget.total_memory))
+    _draw(bars, ax)
+    for y, budget in enumerate(budgets.values()):
+        pool = budget.pool
+        if pool.spread:
+            ax.errorbar(
+                (budget.requested - pool.value) / GIB,
+                y + 0.33,
+                color=INK,
+                capsize=3,
+                xerr=(pool.high - pool.value) / GIB,
+                label="90 % band of the estimate",
+            )
+    ax.set(ylim=(len(bars) - 0.5, -0.7), xlabel="memory of one GPU (GiB)")
+    return legend(ax)
+
+
+def _draw(bars, ax, part=None):
+    """``Bar``s as stacked bars, GiB; sizes stand in the segments, small ones in words above."""
     whole = max(bar.whole for bar in bars) / GIB
     for y, bar in enumerate(bars):
         if bar.still and part == "moving":
             continue
         moving = {"animated": part is not None and not bar.still}
-        ax.text(
-            -0.01,
-            y,
-            bar.label,
-            transform=ax.get_yaxis_transform(),
-            ha="right",
-            va="center",
-            **moving,
-        )
-        left = last = 0.0
-        for name, size in bar.segments.items():
+        side = ax.get_yaxis_transform()
+        ax.text(-0.01, y, bar.label, transform=side, ha="right", va="center", **moving)
+        small, left = [], 0.0
+        above = bar.whole - max(bar.ceiling, sum(bar.segments.values()))
+        for name, size in (bar.segments | ({ABOVE: above} if above > 0.005 * GIB else {})).items():
             size /= GIB
-            ax.add_patch(
-                Rectangle(
-                    (left, y - 0.25),
-                    size,
-                    0.5,
-                    fc=LOOK[name][0],
-                    hatch=LOOK[name][1],
-                    ec="w",
-                    lw=0.5,
-                    label=f"activation ({name})" if name.endswith("run") else name,
-                    **moving,
-                )
-            )
-            where = (left + size / 2, y)
+            look = {"fc": "none", "ec": GREY, "ls": ":"}
+            if name != ABOVE:
+                look = {"fc": LOOK[name][0], "hatch": LOOK[name][1], "ec": "w", "lw": 0.5}
+            label = f"activation ({name})" if name.endswith("run") else name
+            ax.add_patch(Rectangle((left, y - 0.25), size, 0.5, label=label, **look, **moving))
             if size < 0.06 * whole:
-                last = max(where[0], last + 0.08 * whole)
-                where = (last, y - 0.42)
-                ax.plot([left + size / 2, last], [y - 0.25, y - 0.33], color=GREY, lw=0.6, **moving)
-            ax.text(
-                *where,
-                f"{size:.2f}",
-                ha="center",
-                va="center",
-                fontsize=8,
-                **moving,
-                bbox={"fc": "white", "ec": "none", "pad": 1, "alpha": 0.85},
-            )
+                small.append(f"{label} {size:.2f}")
+            else:
+                box = {"fc": "white", "ec": "none", "pad": 1, "alpha": 0.85}
+                middle = {"ha": "center", "va": "center", "fontsize": 8, "bbox": box}
+                ax.text(left + size / 2, y, f"{size:.2f}", **middle, **moving)
             left += size
-        ceiling, above = bar.ceiling / GIB, (bar.whole - bar.ceiling) / GIB
-        if above > 0:
-            ax.add_patch(
-                Rectangle(
-                    (ceiling, y - 0.25),
-                    above,
-                    0.5,
-                    fc="none",
-                    ec=GREY,
-                    ls=":",
-                    label="above the utilization ceiling",
-                    **moving,
-                )
-            )
-            small, middle = above < 0.06 * whole, ceiling + above / 2
-            ax.text(
-                max(middle, last + 0.08 * whole * (last > 0)) if small else middle,
-                y - 0.42 * small,
-                f"{above:.2f}",
-                ha="center",
-                va="center",
-                fontsize=8,
-                **moving,
-            )
-        ax.plot([ceiling] * 2, [y - 0.32, y + 0.32], color=INK, lw=1.5, **moving)
+        ax.text(0, y - 0.4, "; ".join(small), va="center", fontsize=8, **moving)
+        ax.plot([bar.ceiling / GIB] * 2, [y - 0.32, y + 0.32], color=INK, lw=1.5, **moving)
     ax.set(ylim=(len(bars) - 0.5, -0.7), xlim=(0, 1.02 * whole), yticks=[])
     return ax if part == "moving" else legend(ax)
 
@@ -160,10 +148,9 @@ def _states(model, optimum, chosen, total):
     if not best:
         printed = [f for f in model.launches if f.launch.kv_cache is not None]
         printed.sort(key=lambda f: -f.launch.kv_cache)
-        name = "derived" if any(n.name == "derived_setting" for n in model.notices) else "launch"
         for f in printed[:: max(1, len(printed) - 1)]:
             yield (
-                name,
+                "launch",
                 f.launch.max_num_seqs,
                 f.launch.max_num_batched_tokens,
                 branch_of(model, f),
@@ -177,7 +164,7 @@ def _states(model, optimum, chosen, total):
         DEFAULT: default_flags(total) if total > 0 else None,
     }
     for label, (seqs, tokens) in ((label, both) for label, both in flags.items() if both):
-        pools = dict(zip(("model run", "sampler run"), model.pools(seqs, tokens)))
+        pools = dict(zip(("model run", "sampler run"), model.pools(seqs, tokens), strict=True))
         branch = min(pools, key=lambda run: pools[run].n)
         peak = peak_activation(
             tokens, seqs, model.k1.n, model.a1.n, model.k2.n, model.a2.n, model.k.n

@@ -65,7 +65,7 @@ def figure_1_by_length(model, optima, given, ax=None):
             **frame,
             label=f"{symbol}, the {word} of both",
         )
-        for name, curve in zip(("model run", "sampler run"), runs):
+        for name, curve in zip(("model run", "sampler run"), runs, strict=True):
             ax.plot(x, curve, LOOK[name][2], color=LOOK[name][0], lw=1.7, label=name, **frame)
         ax.plot(*point, **STAR, label="recommended (point C)", **frame)
         if i == given:
@@ -95,7 +95,7 @@ def marked(optimum, chosen) -> dict[str, dict[str, int]]:
     """The flags of the points that are marked: C, the recommended one, then the chosen ones."""
     best, names = optimum.recommended, ("max_num_seqs", "max_num_batched_tokens")
     points = {"C": {name: getattr(best, name) for name in names}} if best else {}
-    return points | ({"chosen": dict(zip(names, chosen))} if chosen else {})
+    return points | ({"chosen": dict(zip(names, chosen, strict=True))} if chosen else {})
 
 
 def edges(model, points) -> dict[str, float]:
@@ -140,7 +140,7 @@ def _draw_law(ax, model, optimum, along, held, chosen, part):
     tried = [value for f in model.launches if (value := getattr(f.launch, along))]
     bends = np.r_[np.linspace(0, right), tried, np.minimum([*levels], right)]
     x = np.unique(np.r_[bends, marks, min(level, right)])
-    runs = zip(("model run", "sampler run"), _curves(model, **{along: x, held: level}))
+    runs = zip(("model run", "sampler run"), _curves(model, **{along: x, held: level}), strict=True)
     runs = {name: curve for name, curve in runs if np.isfinite(curve).all()}
     moving = {"animated": part is not None}
     if len(runs) == 2:
@@ -174,73 +174,33 @@ def _draw_law(ax, model, optimum, along, held, chosen, part):
             ylabel="KV cache pool (GiB)" if pool else "peak activation, P (GiB)",
         )
         ax.xaxis.set_major_formatter(THOUSANDS)
-        limits = sorted(larger(*_curves(model, **at)) for at in (dict.fromkeys(ends, 0), ends))
-        _draw_launches(
-            ax,
-            model,
-            along,
-            held,
-            level,
-            set(others if len(others) <= 4 else []),
-            near=(0.15 * right, 0.09 * (limits[1] - limits[0])),
-        )
-        if part and len(runs) == 2:
-            ax.set_ylim(limits)
-    labelled = []
-    places = {
-        name: (point[along], float(larger(*_curves(model, **point))))
-        for name, point in points.items()
-    }
-    for name, point in points.items():
-        star = STAR if name == "C" else STAR | {"marker": "D", "ms": 8}
-        at = places[name]
-        ax.plot(
-            *at, **star, **moving, label="recommended (point C)" if name == "C" else "chosen flags"
-        )
-        text = (
-            f"{name}: mns {point['max_num_seqs']:,}, mnbt {point['max_num_batched_tokens']:,}\n"
-            f"{symbol} = {at[1]:.3g} GiB"
-        )
-        for right, up in _room(ax, at, text, pool, labelled, {*places.values()} - {at}):
-            ax.annotate(
-                text,
-                at,
-                (12 if right else -12, 12 if up else -12),
-                **moving,
-                zorder=7,
-                ha="left" if right else "right",
-                va="bottom" if up else "top",
-                textcoords="offset points",
-                bbox={"fc": "white", "ec": "none", "pad": 0.6, "alpha": 0.8} if part else None,
+        _draw_launches(ax, model, along, held, level)
+        low, high = ax.get_ylim()
+        if part and len(runs) == 2:  # the same axes wherever the level moves
+            low, high = sorted(
+                larger(*_curves(model, **at)) for at in (dict.fromkeys(ends, 0), ends)
             )
-    return ax if part == "moving" else legend(ax)
-
-
-def _room(ax, at, text, falling, taken, marks) -> list[tuple[bool, bool]]:
-    """(right of, above) ``at`` where a label has room, off curves that rise (or fall) first.
-
-    taken: the boxes of the labels before, in shares of the axes; this one is added. marks: points
-    that it must not cover. No room beside them: none.
-    """
-    (x0, x1), (y0, y1) = ax.get_xlim(), ax.get_ylim()
-    x, y = (at[0] - x0) / (x1 - x0), (at[1] - y0) / (y1 - y0)
-    wide, high = 0.03 + 0.0125 * max(map(len, text.split("\n"))), 0.36  # with the gap to ``at``
-    for right, up in ((True, falling), (False, not falling), (True, not falling), (False, falling)):
-        left, low = x - wide * (not right), y - high * (not up)
-        covered = any(
-            left - 0.02 < (a - x0) / (x1 - x0) < left + wide + 0.02
-            and low - 0.05 < (b - y0) / (y1 - y0) < low + high + 0.05
-            for a, b in marks
+        low = low if pool else 0
+        ax.set_ylim(low, high + 0.3 * (high - low) * bool(points))  # the labels stand above
+    for row, (name, point) in enumerate(points.items()):
+        seqs, tokens = (point[flag] for flag in LABEL)
+        at = point[along], float(larger(*_curves(model, **point)))
+        star = STAR if name == "C" else STAR | {"marker": "D", "ms": 8}
+        label = "recommended (point C)" if name == "C" else "chosen flags"
+        ax.plot(*at, **star, **moving, label=label)
+        ax.annotate(
+            f"{name}: mns {seqs:,}, mnbt {tokens:,}, {symbol} = {at[1]:.3g} GiB",
+            at,
+            (min(0.75, max(0.25, at[0] / right)), 0.98 - 0.1 * row),
+            **moving,
+            ha="center",
+            va="top",
+            fontsize=8,
+            textcoords="axes fraction",
+            arrowprops={"arrowstyle": "-", "color": GREY, "lw": 0.8, "shrinkB": 7},
+            bbox={"fc": "white", "ec": "none", "pad": 0.6},
         )
-        if (
-            min(left, low) >= 0
-            and max(left + wide, low + high) <= 1
-            and not covered
-            and not any(abs(left - a) < max(wide, w) and abs(low - b) < high for a, b, w in taken)
-        ):
-            taken.append((left, low, wide))
-            return [(right, up)]
-    return []
+    return ax if part == "moving" else legend(ax)
 
 
 def _listed(values) -> str:
@@ -251,12 +211,9 @@ def _listed(values) -> str:
     )
 
 
-def _draw_launches(ax, model, along, held, level, named, near):
-    """Launches where they were measured: filled at ``level``, hollow elsewhere, with rounding.
-
-    The first at each flag of ``named`` says so, unless it is ``near`` another that does.
-    """
-    pool, said = shows_pool(model), []
+def _draw_launches(ax, model, along, held, level):
+    """Launches where they were measured: filled at ``level``, hollow elsewhere, with rounding."""
+    pool = shows_pool(model)
     sign = 1 if pool == (model.route == "kv_only") else -1  # the residual is that of the reading
     drawn = [f for f in model.launches if getattr(f.launch, along)]
     for fitted in sorted(drawn, key=lambda f: getattr(f.launch, along)):
@@ -275,25 +232,6 @@ def _draw_launches(ax, model, along, held, level, named, near):
             zorder=5,
             label=f"launch, {branch}" + f", other {SHORT[held]}" * hollow,
         )
-        if mine in named and not any(
-            abs(x - a) < near[0] and abs(y / GIB - b) < near[1] for a, b in said
-        ):
-            named.remove(mine)
-            said.append((x, y / GIB))
-            side, shift = ("left", 7) if x < ax.get_xlim()[1] / 2 else ("right", -7)
-            ax.annotate(
-                f"{SHORT[held]} {mine:,}",
-                (x, y / GIB),
-                (shift, 4),
-                fontsize=7,
-                ha=side,
-                textcoords="offset points",
-                color="#555555",
-                zorder=4,
-                bbox={"fc": "white", "ec": "none", "pad": 0.6, "alpha": 0.8},
-            )
-    low, high = ax.get_ylim()
-    ax.set_ylim(*((0.995 * low, 1.005 * high) if pool else (0, 1.04 * high)))
     notes = [
         f"{name.upper()} is not known: {model.reasons[name]}."
         for name in ("k1", "k2")
@@ -359,7 +297,7 @@ def price_list(optimum, ax=None):
     budgets = np.log2([price.max_num_batched_tokens for price in optimum.prices])
     fit = [price.max_num_seqs for price in optimum.prices]
     ax.bar(budgets, fit, 0.62, color="#dcdcdc", edgecolor=GREY)
-    for budget, seqs in zip(budgets, fit):
+    for budget, seqs in zip(budgets, fit, strict=True):
         ax.annotate(f"{seqs:,}", (budget, 0), (0, 4), textcoords="offset points", ha="center")
     ax.plot(
         math.log2(best.max_num_batched_tokens),
@@ -384,7 +322,8 @@ def sensitivity(model, workload, ax=None):
     lengths = workload.length * 2.0 ** np.linspace(-2, 2, 65)
     lengths = [length for length in lengths if is_known(model.request_bytes(length, 1))]
     seqs, tokens = (
-        np.array(values) for values in zip(*(optimum_of(model, length) for length in lengths))
+        np.array(values)
+        for values in zip(*(optimum_of(model, length) for length in lengths), strict=True)
     )
     middle, half = unumpy.nominal_values(seqs), one_sided_quantile(model) * unumpy.std_devs(seqs)
     thin = " (thinner than the line)" * bool(np.all(half < 0.004 * middle.max()))

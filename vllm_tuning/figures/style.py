@@ -5,6 +5,7 @@ A quantity has one colour everywhere, and a hatch, line style or marker for grey
 
 import io
 import textwrap
+from typing import Any
 
 import matplotlib
 from matplotlib import pyplot as plt
@@ -29,7 +30,7 @@ LOOK = {  # colour of Okabe and Ito, hatch, line style, marker
 }
 
 
-STYLE = {
+STYLE: Any = {
     "font.size": 9,
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -96,7 +97,10 @@ def say(ax, text, instead=False):
 
 def legend(ax, ncols=3, below=4.4):
     """One entry a label, ``below`` the axes by so many ems."""
-    once = {label: getattr(h, "lines", [h])[0] for h, label in zip(*ax.get_legend_handles_labels())}
+    once = {
+        label: getattr(h, "lines", [h])[0]
+        for h, label in zip(*ax.get_legend_handles_labels(), strict=True)
+    }
     ax.legend(
         once.values(),
         once,

@@ -1,27 +1,30 @@
 """What people read: text, HTML, the executed notebook."""
 
-from .budget_text import capacity_text
+from .answer_summary import answer_summary, fit_summary, launches_summary
+from .budget_summary import capacity_summary
 from .contract import fit_json, launch_json, measured_json, recommend_json, recommend_yaml
-from .load_text import check_text
-from .measure_text import measured_text, missing_text, plan_text
+from .load_summary import check_summary
+from .measure_summary import measured_summary, missing_summary, plan_summary
 from .page import write_reports
-from .scheduler_text import simulation_text
-from .text import answer_text, fit_text, launches_text
+from .simulation_summary import simulation_summary
+from .summary import Summary, warnings
 
 __all__ = [
-    "answer_text",
-    "capacity_text",
-    "check_text",
+    "Summary",
+    "answer_summary",
+    "capacity_summary",
+    "check_summary",
     "fit_json",
-    "fit_text",
+    "fit_summary",
     "launch_json",
-    "launches_text",
+    "launches_summary",
     "measured_json",
-    "measured_text",
-    "missing_text",
-    "plan_text",
+    "measured_summary",
+    "missing_summary",
+    "plan_summary",
     "recommend_json",
     "recommend_yaml",
-    "simulation_text",
+    "simulation_summary",
+    "warnings",
     "write_reports",
 ]

@@ -5,14 +5,14 @@ one and hides the others. Without the script the answer at the given length stan
 """
 
 import re
-from html import escape
 from pathlib import Path
 
-from ..answer import find_optimum
+from ..answer import Answer, find_optimum
 from ..figures import figure_1_by_length
-from ..optimum import Optimum
 from ..workload import Workload
-from .sections import expected, svg, to_copy
+from .answer_summary import expected
+from .sections import svg
+from .summary import Flags, Paragraph, Summary, warnings
 
 SCRIPT = Path(__file__).with_suffix(".js")
 
@@ -28,15 +28,18 @@ def ladder(given: Workload) -> list[Workload]:
     """
     lengths = sorted({max(2, round(given.length * step)) for step in STEPS})
     outputs = [min(length - 1, -(-length * given.output_len // given.length)) for length in lengths]
-    return [Workload(length - output, output) for length, output in zip(lengths, outputs)]
+    return [
+        Workload(length - output, output) for length, output in zip(lengths, outputs, strict=True)
+    ]
 
 
-def length_slider(optimum: Optimum) -> str:
+def length_slider(optimum: Answer) -> str:
     """HTML: a slider over the lengths of ``ladder``; else a sentence that says why not."""
     rungs, given = ladder(optimum.workload), optimum.workload
     optima = [find_optimum(optimum.model, rung) for rung in rungs]
     if not any(each.recommended for each in optima):
-        return f"<p>No slider for the length of a request: {escape(optima[0].reason)}.</p>"
+        none = f"No slider for the length of a request: {optima[0].reason}."
+        return Summary(Paragraph(none)).as_html()
     start = rungs.index(given)
 
     def frame(i) -> str:
@@ -63,7 +66,7 @@ def length_slider(optimum: Optimum) -> str:
     )
 
 
-def _length(optimum: Optimum, given: Workload) -> str:
+def _length(optimum: Answer, given: Workload) -> str:
     work = optimum.workload
     return (
         f"{work.length:,} tokens ({work.input_len:,} input + {work.output_len:,} output"
@@ -71,21 +74,14 @@ def _length(optimum: Optimum, given: Workload) -> str:
     )
 
 
-def _answer(optimum: Optimum) -> str:
+def _answer(optimum: Answer) -> str:
     if optimum.recommended is None:
-        return f"<p><strong>No recommendation:</strong> {escape(optimum.reason)}.</p>"
-    return to_copy(optimum.recommended.flags) + expected(optimum)
+        none = f"No recommendation: {optimum.reason}."
+        return Summary(Paragraph(none, "warning")).as_html()
+    return (Summary(Flags([optimum.recommended.flags])) + expected(optimum)).as_html()
 
 
-def _warnings(optimum: Optimum) -> str:
+def _warnings(optimum: Answer) -> str:
     """What ``find_optimum`` warns of beyond the launches."""
-    items = [
-        f"<li><strong>{notice.name}</strong> {escape(notice.text)}</li>"
-        for notice in optimum.notices
-        if notice not in optimum.model.notices
-    ]
-    return (
-        f'<div class="warnings"><ul>{"".join(items)}</ul></div>'
-        if items
-        else "<p>No warning about this length.</p>"
-    )
+    found = warnings([one for one in optimum.notices if one not in optimum.model.notices])
+    return (found if found.parts else Summary(Paragraph("No warning about this length."))).as_html()

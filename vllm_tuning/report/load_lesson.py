@@ -4,11 +4,11 @@ import csv
 from pathlib import Path
 
 import numpy as np
-from IPython.display import Markdown
 
 from ..load import Verdict, check, longest_length, observed_request
 from ..reading import DATA, ScrapeSeries, read_scrapes, read_source
 from ..units import InputError
+from .summary import Cell, Paragraph, Summary, Table
 
 FOLDER = DATA / "load"
 
@@ -41,24 +41,27 @@ def burst_runs() -> np.ndarray:
     return np.sort(np.array(kept, dtype=[(name, float) for name in names]), order="max_num_seqs")
 
 
-def lengths_table(verdict: Verdict) -> Markdown:
+def lengths_table(verdict: Verdict) -> Summary:
     """What the histograms say of the finished requests' lengths, and how many fit."""
     series, request = verdict.series, observed_request(verdict.series)
     if request is None:
-        return Markdown("The scrapes hold no finished request, so its length is not known.")
+        none = "The scrapes hold no finished request, so its length is not known."
+        return Summary(Paragraph(none))
     parts = [series.histogram(name) for name in ("prompt_length", "output_length")]
     means = [part.mean for part in parts if part and part.mean is not None]
+    mean = round(sum(means)) if len(means) == 2 else None
     pool = verdict.server.pool(series)
-    lines = [
-        "| length of a finished request | tokens | fit in the pool | |",
-        "| --- | ---: | ---: | --- |",
+    rows = [
+        (name, length, pool.requests(int(length)) if pool and length else None, how)
+        for name, length, how in (
+            (Cell("mean", "measured"), mean, "sum / count"),
+            (Cell("95th percentile", "estimated"), request.length, "buckets and mean"),
+            (
+                Cell("none is longer than", "measured"),
+                longest_length(series),
+                "upper ends of the buckets",
+            ),
+        )
     ]
-    for name, length, how in (
-        ("mean", sum(means) if len(means) == 2 else None, "measured: sum / count"),
-        ("95th percentile", request.length, "estimated: buckets and mean"),
-        ("none is longer than", longest_length(series), "measured: upper ends of the buckets"),
-    ):
-        tokens = f"{length:,.0f}" if length else "?"
-        fit = f"{pool.requests(int(length)):,}" if pool and length else "?"
-        lines.append(f"| {name} | {tokens} | {fit} | {how} |")
-    return Markdown("\n".join(lines))
+    head = ("finished requests", "tokens", "fit the pool", "from")
+    return Summary(Table(head, rows))

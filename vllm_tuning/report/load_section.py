@@ -2,20 +2,22 @@
 
 import math
 from functools import partial
-from html import escape
 from pathlib import Path
 
 from IPython.display import HTML
 
+from ..answer import Answer
 from ..figures import load as figures
 from ..load import Verdict, check, observed_request
-from ..optimum import Optimum
 from ..reading import BENCH_COLUMNS, ScrapeSeries, read_bench_results, read_scrapes, read_source
-from .load_text import NAMES, WORDS, shown
-from .sections import figure, table, tag
+from .load_summary import check_summary, per_cent
+from .sections import figure
+from .summary import Cell, Paragraph, Summary, Table
+
+USE = "use of the KV cache, peak"
 
 
-def load_section(optimum: Optimum, sources, metrics=(), bench=()) -> HTML | None:
+def load_section(optimum: Answer, sources, metrics=(), bench=()) -> HTML | None:
     """Verdict, three-way table and time lines of the scrapes; then benchmarks. None of neither."""
     parts = []
     if metrics:
@@ -25,8 +27,7 @@ def load_section(optimum: Optimum, sources, metrics=(), bench=()) -> HTML | None
         load = {"load": verdict}
         parts += [
             '<h2 id="Under-load">Under load</h2>',
-            _verdict(verdict),
-            three_way(optimum, verdict),
+            (check_summary(verdict) + three_way(optimum, verdict)).as_html(),
             figure(
                 figures.kv_cache_usage,
                 load,
@@ -41,33 +42,11 @@ def load_section(optimum: Optimum, sources, metrics=(), bench=()) -> HTML | None
             figure(figures.preemptions, load, height=2.6, alt="Preemptions over time."),
         ]
     if results := read_bench_results(bench):
-        parts += ['<h2 id="Benchmarks">Benchmarks</h2>', bench_table(results)]
+        parts += ['<h2 id="Benchmarks">Benchmarks</h2>', bench_table(results).as_html()]
     return HTML("\n".join(parts)) if parts else None
 
 
-def _verdict(verdict: Verdict) -> str:
-    rows = [
-        (
-            NAMES[rule.name],
-            shown(rule, rule.measured),
-            shown(rule, rule.limit),
-            rule.verdict,
-            escape(
-                f"{rule.change}." if rule.change else "" if rule.verdict == "pass" else rule.why
-            ),
-        )
-        for rule in verdict.rules
-    ]
-    notes = "".join(f"<li>{escape(notice.text)}</li>" for notice in verdict.notices)
-    return (
-        f"<p><strong>{WORDS[verdict.healthy]}.</strong> The server is healthy where nothing "
-        "was preempted and the KV cache stayed below 90 %; the other rules say more.</p>"
-        + table(("rule", "measured", "limit", "verdict", "what to change"), rows)
-        + f'<div class="warnings"><ul>{notes}</ul></div>' * bool(notes)
-    )
-
-
-def three_way(optimum: Optimum, verdict: Verdict) -> str:
+def three_way(optimum: Answer, verdict: Verdict) -> Summary:
     """What was predicted, what the start-up log of the server says, what the load showed."""
     best, launch, series = optimum.recommended, verdict.server.launch, verdict.series
     pool, request = verdict.server.pool(series), observed_request(series)
@@ -82,61 +61,52 @@ def three_way(optimum: Optimum, verdict: Verdict) -> str:
         ),
         ("requests at once", best and best.max_num_seqs, launch and launch.max_num_seqs, running),
         (
-            "request (tokens, p95)" + tag("estimated"),
+            Cell("request (tokens, p95)", "estimated"),
             optimum.workload.length,
             None,
             request and request.length,
         ),
-        ("use of the KV cache, peak", None, full, peak),
+        (USE, None, full, peak),
         ("preemptions", best and 0, None, lost),
     ]
-    cells = [(name, *(_cell(value, name) for value in values)) for name, *values in rows]
-    return table(
-        (
-            "",
-            "recommendation" + tag("derived"),
-            "start-up log" + tag("measured"),
-            "load" + tag("measured"),
-        ),
-        cells,
-    ) + (
-        "<p>The use under start-up log is derived: what all that max-num-seqs admits would take "
-        "when full.</p>"
-        if full
-        else ""
+    head = (
+        "",
+        Cell("recommendation", "derived"),
+        Cell("start-up log", "measured"),
+        Cell("load", "measured"),
     )
+    table = Table(
+        head, [(name, *(_cell(value, name) for value in values)) for name, *values in rows]
+    )
+    derived = (
+        "The use under start-up log is derived: what all that max-num-seqs admits would take when "
+        "full."
+    )
+    return Summary(table, *[Paragraph(derived)] * bool(full))
 
 
-def _cell(value, name: str) -> str:
-    if value is None:
-        return "?"
-    return f"{value:.1%}" if name.startswith("use") else f"{value:,.0f}"
+def _cell(value, name):
+    return per_cent(value) if name == USE else value
 
 
-def bench_table(results: list[dict]) -> str:
-    """Throughput, TTFT and TPOT as vLLM measured them, in HTML; without the empty columns."""
+def bench_table(results: list[dict]) -> Summary:
+    """Throughput, TTFT and TPOT as vLLM measured them; without the empty columns."""
     columns = {
         head: name
         for head, name in BENCH_COLUMNS.items()
         if any(result[name] is not None for result in results)
     }
-    return table(
-        ["result" + tag("measured"), *columns],
-        [
-            (
-                escape(Path(result["file"]).name),
-                *(_shown(result[name]) for name in columns.values()),
-            )
-            for result in results
-        ],
-    )
+    rows = [
+        (
+            Path(result["file"]).name,
+            *(_shown(result[name]) for name in columns.values()),
+        )
+        for result in results
+    ]
+    return Summary(Table([Cell("result", "measured"), *columns], rows))
 
 
-def _shown(value: float | None) -> str:
-    if value is None:
-        return ""
-    return (
-        "all at once"
-        if math.isinf(value)
-        else (f"{value:,.0f}" if value >= 1000 else f"{value:,.4g}")
-    )
+def _shown(value: float | None):
+    if value is None or math.isinf(value):
+        return "" if value is None else "all at once"
+    return round(value) if value >= 1000 else f"{value:.4g}"

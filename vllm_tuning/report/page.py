@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 
-from ..answer import find_optimum, model_of
-from ..optimum import Optimum
+from ..answer import Answer, find_optimum, model_of
 from ..reading import locate, read_source, write_whole
 from ..units import InputError
 from ..workload import Workload
@@ -44,7 +43,7 @@ class Report:
 
     notebook: Path
     html: Path
-    optimum: Optimum = field(repr=False)
+    optimum: Answer = field(repr=False)
 
 
 def write_report(
@@ -86,7 +85,7 @@ def write_reports(
     except OSError as error:
         raise InputError(f"{out_dir}: no folder to write to: {error.strerror}") from None
     reports = set()
-    for sources, optimum in zip(models, optima):
+    for sources, optimum in zip(models, optima, strict=True):
         paths = [Path(os.path.abspath(locate(source))) for source in sources]
         base = paths[0].parent.parent  # the kernel's folder: nothing shown depends on where it lies
         shown = [path.parent if path.name == "launches.csv" else path for path in paths]
