@@ -91,7 +91,7 @@ def _launches(named):
     if len(launches) < 2:
         return launches, None, []
     try:
-        return launches, model_of(read), []
+        return launches, model_of(sources), []
     except InputError as error:
         text = f"the launches make no memory model: {error}"
         return launches, None, [Notice("no_model", text)]
