@@ -32,7 +32,8 @@ def requests(size: int) -> bytes:
             f"{draw.random() * 9000:.1f} tokens/s, "
             f"Avg generation throughput: {draw.random() * 3000:.1f} tokens/s, "
             f"Running: {draw.randrange(200)} reqs, Waiting: {draw.randrange(9)} reqs, "
-            f"GPU KV cache usage: {draw.random() * 100:.1f}%, Prefix cache hit rate: {draw.random() * 100:.1f}%\n"
+            f"GPU KV cache usage: {draw.random() * 100:.1f}%, "
+            f"Prefix cache hit rate: {draw.random() * 100:.1f}%\n"
             if second % 10 == 0
             else f"(APIServer pid=1) INFO:     10.0.{draw.randrange(256)}.{draw.randrange(256)}:"
             f'{draw.randrange(65536)} - "POST /v1/chat/completions HTTP/1.1" 200 OK\n'
@@ -88,7 +89,8 @@ def main() -> int:
         )
     print(
         f"{size >> 20} MiB: {launches} launches in {seconds:.2f} s, grep {grep:.2f} s: "
-        f"{seconds / grep:.1f} times (limit {LIMIT:g}); {peak / 1e6:.0f} MB (limit {MEMORY / 1e6:.0f})"
+        f"{seconds / grep:.1f} times (limit {LIMIT:g}); "
+        f"{peak / 1e6:.0f} MB (limit {MEMORY / 1e6:.0f})"
     )
     return int(seconds / grep > LIMIT or peak > MEMORY or launches != 3)
 
