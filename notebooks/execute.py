@@ -1,6 +1,8 @@
 """Run notebooks in place, leaving the same bytes each time they run.
 
-python notebooks/execute.py notebooks/01_*.ipynb
+A picture stays the stored one where only the processor's rounding would change it.
+
+    python notebooks/execute.py notebooks/01_*.ipynb
 """
 
 import sys
@@ -10,6 +12,9 @@ import nbformat
 from nbconvert.preprocessors import ExecutePreprocessor
 from traitlets.config import Config
 
+from vllm_tuning.figures import keep_pictures
+from vllm_tuning.reading import write_whole
+
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 
 # A kernel in the clear warns on each start.
@@ -17,7 +22,8 @@ ENCRYPTED = Config(KernelManager={"transport_encryption": "auto"})
 
 
 def execute(path):
-    notebook = nbformat.read(path, as_version=4)
+    stored = path.read_text("utf-8")
+    notebook = nbformat.reads(stored, as_version=4)
     ExecutePreprocessor(
         kernel_name="python3",
         timeout=600,
@@ -34,7 +40,7 @@ def execute(path):
         for output in cell.get("outputs", []):
             output.get("data", {}).pop(WIDGET_VIEW, None)
 
-    nbformat.write(notebook, path)
+    write_whole(path, keep_pictures(nbformat.writes(notebook) + "\n", stored))
 
 
 def main(names):

@@ -11,10 +11,21 @@ import urllib.request
 from contextlib import contextmanager
 
 QUIET = '{"fetchNews": "false", "checkForUpdates": false}'
-STATUS = "return window.jupyterapp?.shell.currentWidget?.sessionContext?.session?.kernel?.status"
+# The notebook by its path: the shell's current widget is null in a window without focus.
+PANEL = """
+    const panel = [...window.jupyterapp?.shell?.widgets("main") ?? []].find(
+        widget => widget.context?.path === arguments[0]);
+"""
+STATUS = PANEL + "return panel?.sessionContext?.session?.kernel?.status"
+RUN_ALL = (
+    PANEL
+    + """
+    jupyterapp.commands.execute("notebook:run-all-cells", {semanticWidget: panel.id})
+"""
+)
 
 
-def wait(call, seconds=90):
+def wait(call, seconds=180):
     """What ``call`` returns once that is true."""
     end = time.monotonic() + seconds
     while not (value := call()):
@@ -66,8 +77,8 @@ def jupyterlab(browser, folder, notebook):
     try:
         wait(answers)
         browser.get(f"http://127.0.0.1:{port}/lab/tree/{notebook.name}?token={token}")
-        wait(lambda: browser.execute_script(STATUS) == "idle")
-        browser.execute_script("jupyterapp.commands.execute('notebook:run-all-cells')")
+        wait(lambda: browser.execute_script(STATUS, notebook.name) == "idle")
+        browser.execute_script(RUN_ALL, notebook.name)
         yield browser
     finally:
         server.terminate()

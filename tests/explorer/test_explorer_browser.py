@@ -61,7 +61,7 @@ def moved(lab, before):
             and now
         )
 
-    return wait(other, 20)
+    return wait(other)
 
 
 def test_it_starts_at_the_parameters(lab):

@@ -3,7 +3,6 @@
 import json
 import re
 
-import nbformat
 import pytest
 from conftest import ROOT
 
@@ -151,19 +150,6 @@ def test_the_report_shows_the_check_launch_where_there_is_one(folder, tmp_path):
     section = page[page.index('id="Check-launch"') : page.index('id="Launches')]
     assert "As predicted" in section and section.count(">yes<") == 3
     assert f"{best.kv_cache_tokens:,}" in re.sub("<[^>]*>", " ", section)
-
-
-def test_without_a_check_launch_no_byte_of_a_report_moves(folder, tmp_path, monkeypatch):
-    """As if the template had no such cell."""
-    done = report.write_report(folder, 1024, 256, tmp_path / "with")
-    template = nbformat.read(report.TEMPLATE, as_version=4)
-    template.cells = [cell for cell in template.cells if "check_launch" not in cell.source]
-    assert len(template.cells) == len(nbformat.read(report.TEMPLATE, as_version=4).cells) - 1
-    nbformat.write(template, tmp_path / "tuning_report.ipynb")
-    monkeypatch.setattr(report, "TEMPLATE", tmp_path / "tuning_report.ipynb")
-    before = report.write_report(folder, 1024, 256, tmp_path / "without")
-    assert before.html.read_bytes() == done.html.read_bytes()
-    assert before.notebook.read_bytes() == done.notebook.read_bytes()
 
 
 def test_the_real_vllm_to_the_byte_is_as_predicted_but_for_the_granules_of_its_tensors():

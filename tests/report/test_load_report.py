@@ -1,14 +1,12 @@
 """Sweep file, benchmark results, the figures and the report's section under load."""
 
 import json
-import re
 
-import nbformat
 import numpy as np
 import pytest
 from click.testing import CliRunner
 from conftest import ROOT
-from test_load_check import DATA, lengths, scrape, verdict
+from test_load_check import lengths, scrape, verdict
 
 from vllm_tuning import Workload, find_optimum, model_of
 from vllm_tuning.cli import main
@@ -153,30 +151,6 @@ def test_preemptions_are_drawn_over_a_restart():
 
 
 # ---------------------------------------------------------------- report and lesson
-
-
-def test_the_report_gets_a_section_only_where_asked(tmp_path):
-    plain = write_report("llama-3-8b-2-layers", 1024, 256, tmp_path / "plain")
-    assert "Under load" not in plain.html.read_text()
-    assert not any(
-        "optional" in cell.metadata.get("tags", ())
-        for cell in nbformat.read(plain.notebook, 4).cells
-    )
-    bench = tmp_path / "bench.json"
-    bench.write_text(json.dumps(RESULT))
-    asked = write_report(
-        "llama-3-8b-2-layers",
-        1024,
-        256,
-        tmp_path / "asked",
-        metrics=[DATA / "mns24.prom"],
-        bench=[bench],
-    )
-    page = asked.html.read_text()
-    assert "Not healthy." in page and "4,163" in page and "790.2" in page
-    assert page.count("<img") == plain.html.read_text().count("<img") + 3
-    text = re.sub("<[^>]*>", " ", page)
-    assert "holds 16 requests of the observed p95 length (256 tokens)" in " ".join(text.split())
 
 
 @pytest.mark.parametrize(

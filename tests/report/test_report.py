@@ -9,6 +9,8 @@ import subprocess
 import nbformat
 import pytest
 from conftest import ROOT
+from test_load_check import DATA as LOADS
+from test_load_report import RESULT
 
 from vllm_tuning.answer.models import by_model
 from vllm_tuning.report import page as report
@@ -67,10 +69,37 @@ def test_every_figure_is_drawn_and_described(written):
     assert len(images) == 6 and all(len(alt) > 20 for alt in images)
 
 
-def test_the_same_data_give_the_same_bytes(written, tmp_path):
-    again = write_report(SETS[0], 1024, 256, tmp_path)
+def test_the_same_data_give_the_same_bytes_with_or_without_the_cell_of_the_check_launch(
+    written, tmp_path, monkeypatch
+):
+    """There is no check launch: as if the template had no such cell."""
+    template = nbformat.read(report.TEMPLATE, as_version=4)
+    template.cells = [cell for cell in template.cells if "check_launch" not in cell.source]
+    assert len(template.cells) == len(nbformat.read(report.TEMPLATE, as_version=4).cells) - 1
+    nbformat.write(template, tmp_path / "tuning_report.ipynb")
+    monkeypatch.setattr(report, "TEMPLATE", tmp_path / "tuning_report.ipynb")
+    again = write_report(SETS[0], 1024, 256, tmp_path / "again")
     assert again.notebook.read_bytes() == written[0].notebook.read_bytes()
     assert again.html.read_bytes() == written[0].html.read_bytes()
+
+
+def test_the_report_gets_a_section_only_where_asked(written, tmp_path):
+    plain = written[0]
+    assert "Under load" not in plain.html.read_text()
+    assert not any(
+        "optional" in cell.metadata.get("tags", ())
+        for cell in nbformat.read(plain.notebook, 4).cells
+    )
+    bench = tmp_path / "bench.json"
+    bench.write_text(json.dumps(RESULT))
+    asked = write_report(
+        SETS[0], 1024, 256, tmp_path / "asked", metrics=[LOADS / "mns24.prom"], bench=[bench]
+    )
+    page = asked.html.read_text()
+    assert "Not healthy." in page and "4,163" in page and "790.2" in page
+    assert page.count("<img") == plain.html.read_text().count("<img") + 3
+    text = re.sub("<[^>]*>", " ", page)
+    assert "holds 16 requests of the observed p95 length (256 tokens)" in " ".join(text.split())
 
 
 def test_logs_of_one_model_are_one_report_and_a_table_is_one_by_itself(tmp_path):
@@ -91,6 +120,9 @@ def test_an_unknown_parameter_is_an_error(tmp_path):
 
 def test_a_failing_run_leaves_the_notebook_with_its_error_and_no_page(tmp_path, monkeypatch):
     template = nbformat.read(report.TEMPLATE, as_version=4)
+    template.cells = [
+        cell for cell in template.cells if "parameters" in cell.metadata.get("tags", [])
+    ]
     template.cells.append(nbformat.v4.new_code_cell("1 / 0"))
     broken = tmp_path / "tuning_report.ipynb"
     nbformat.write(template, broken)

@@ -1,7 +1,8 @@
 """The report: the run of the template notebook for one model or many, and its page.
 
 ``write_report`` runs ``tuning_report.ipynb`` by papermill in this process, on a kernel of this very
-interpreter, and makes an HTML page of it that needs no network. The same data give the same bytes.
+interpreter, and makes an HTML page of it that needs no network. The same data give the same bytes:
+of a page that is there, a picture stays where only the processor's rounding would change it.
 """
 
 import itertools
@@ -15,6 +16,7 @@ from html import escape
 from pathlib import Path
 
 from ..answer import Answer, find_optimum, model_of
+from ..figures import keep_pictures
 from ..reading import locate, read_source, write_whole
 from ..units import InputError
 from ..workload import Workload
@@ -117,10 +119,17 @@ def write_reports(
         )
         text = nbformat.writes(notebook) + "\n"
         page = to_page(notebook, stem)
-        write_whole(done.notebook, text)
-        write_whole(done.html, page)
+        for path, new in ((done.notebook, text), (done.html, page)):
+            write_whole(path, keep_pictures(new, _lies_at(path)))
         reports.add(stem.casefold())
         yield done
+
+
+def _lies_at(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except (OSError, ValueError):
+        return ""  # none, or another's
 
 
 def _check_load(models, metrics, bench) -> None:
