@@ -1,6 +1,7 @@
 """Sweep file, benchmark results, the figures and the report's section under load."""
 
 import json
+import re
 
 import numpy as np
 import pytest
