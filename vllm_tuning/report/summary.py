@@ -227,7 +227,7 @@ def _painted(text: str, style: str, paint: Paint) -> str:
 def _html(value) -> str:
     """A cell as HTML: the text escaped, what kind of figure it is as a label."""
     cell = _cell(value)
-    text = escape(text_of(cell.value)).replace(" +- ", "\u00a0\u00b1\u00a0")
+    text = escape(text_of(cell.value)).replace(" +- ", " \u00b1 ")
     if cell.style:
         text = f"<strong>{text}</strong>"
     return text + (f' <span class="tag {cell.kind}">{cell.kind}</span>' if cell.kind else "")
