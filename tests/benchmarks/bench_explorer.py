@@ -69,7 +69,7 @@ def callback() -> float:
         play.input_len.value = value
 
     move(lengths[0])
-    return statistics.median(seconds(lambda: move(value)) for value in lengths[1:])
+    return statistics.median(seconds(lambda value=value: move(value)) for value in lengths[1:])
 
 
 def in_browser() -> list[tuple[float, float]]:
@@ -103,7 +103,7 @@ def main() -> int:
         print(f"explorer: no browser to drive: {' and '.join(missing)} not on the PATH")
         return int(alone > CALLBACK)
     turns = in_browser()
-    ours, theirs = (statistics.median(side) for side in zip(*turns))
+    ours, theirs = (statistics.median(side) for side in zip(*turns, strict=True))
     print(
         f"explorer: {ours:,.0f} ms from key to pixels, interact {theirs:,.0f} ms, "
         f"ratio {ours / theirs:.2f} (limit {LIMIT})"

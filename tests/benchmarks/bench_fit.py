@@ -11,7 +11,7 @@ if __name__ == "__main__":
     tokens = draw.integers(256, 16384, 10_000).astype(float)
     seqs = draw.integers(1, 1024, 10_000).astype(float)
     unit = 0.01 * 2**30
-    law = dict(k1=150e3, a1=0, k2=3e6, a2=0, k=8192)
+    law = {"k1": 150e3, "a1": 0, "k2": 3e6, "a2": 0, "k": 8192}
     peak = np.round(peak_activation(tokens, seqs, **law) / unit) * unit
     readings = Readings(
         tokens, seqs, peak, np.full(10_000, unit / 2 / 3**0.5), np.full(10_000, unit)

@@ -8,6 +8,7 @@ import random
 import statistics
 import subprocess
 import sys
+from pathlib import Path
 
 from real_scheduler import steps_per_second
 from timing import seconds
@@ -68,7 +69,8 @@ def peak_memory(count: int) -> int:
 
 def stream(count: int) -> None:
     simulate(AMPLE, fixed_requests(count, 32, 8))
-    print(next(line.split()[1] for line in open("/proc/self/status") if line[:5] == "VmHWM"))
+    status = Path("/proc/self/status").read_text().splitlines()
+    print(next(line.split()[1] for line in status if line[:5] == "VmHWM"))
 
 
 if __name__ == "__main__":

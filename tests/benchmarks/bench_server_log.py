@@ -27,10 +27,13 @@ def requests(size: int) -> bytes:
         second = len(lines)
         lines.append(
             f"(APIServer pid=1) INFO 04-{second // 86400 % 28 + 1:02d} {second // 3600 % 24:02d}:"
-            f"{second // 60 % 60:02d}:{second % 60:02d} [loggers.py:259] Engine 000: Avg prompt throughput: "
-            f"{draw.random() * 9000:.1f} tokens/s, Avg generation throughput: {draw.random() * 3000:.1f} "
-            f"tokens/s, Running: {draw.randrange(200)} reqs, Waiting: {draw.randrange(9)} reqs, GPU KV cache "
-            f"usage: {draw.random() * 100:.1f}%, Prefix cache hit rate: {draw.random() * 100:.1f}%\n"
+            f"{second // 60 % 60:02d}:{second % 60:02d} [loggers.py:259] "
+            "Engine 000: Avg prompt throughput: "
+            f"{draw.random() * 9000:.1f} tokens/s, "
+            f"Avg generation throughput: {draw.random() * 3000:.1f} tokens/s, "
+            f"Running: {draw.randrange(200)} reqs, Waiting: {draw.randrange(9)} reqs, "
+            f"GPU KV cache usage: {draw.random() * 100:.1f}%, "
+            f"Prefix cache hit rate: {draw.random() * 100:.1f}%\n"
             if second % 10 == 0
             else f"(APIServer pid=1) INFO:     10.0.{draw.randrange(256)}.{draw.randrange(256)}:"
             f'{draw.randrange(65536)} - "POST /v1/chat/completions HTTP/1.1" 200 OK\n'
@@ -63,7 +66,8 @@ def timed(command: list[str]) -> float:
 def read_in_child(path: str) -> tuple[int, float, float]:
     """Launches, seconds and peak bytes of reading in a process of its own."""
     code = (
-        "import resource, sys, time; from vllm_tuning.server_log import read_log; t = time.perf_counter();"
+        "import resource, sys, time; from vllm_tuning.reading import read_log;"
+        "t = time.perf_counter();"
         "n = len(read_log(sys.argv[1])); t = time.perf_counter() - t;"
         "print(n, t, 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
     )
@@ -84,8 +88,9 @@ def main() -> int:
             read_in_child(path),
         )
     print(
-        f"{size >> 20} MiB: {launches} launches in {seconds:.2f} s, grep {grep:.2f} s: {seconds / grep:.1f} "
-        f"times (limit {LIMIT:g}); {peak / 1e6:.0f} MB (limit {MEMORY / 1e6:.0f})"
+        f"{size >> 20} MiB: {launches} launches in {seconds:.2f} s, grep {grep:.2f} s: "
+        f"{seconds / grep:.1f} times (limit {LIMIT:g}); "
+        f"{peak / 1e6:.0f} MB (limit {MEMORY / 1e6:.0f})"
     )
     return int(seconds / grep > LIMIT or peak > MEMORY or launches != 3)
 

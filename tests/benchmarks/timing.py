@@ -16,7 +16,7 @@ def compare(name, ours, yardstick, limit, turns) -> None:
     """Print the median ratio ours / yardstick; exit 1 where it is above ``limit``."""
     ours(), yardstick()
     pairs = [(seconds(ours), seconds(yardstick)) for _ in range(turns)]
-    mine, theirs = (statistics.median(side) for side in zip(*pairs))
+    mine, theirs = (statistics.median(side) for side in zip(*pairs, strict=True))
     ratio = statistics.median(a / b for a, b in pairs)
     print(
         f"{name}: {mine * 1e3:,.1f} ms, yardstick {theirs * 1e3:,.1f} ms, "

@@ -245,7 +245,7 @@ def test_times_are_given_bounded_or_null_with_a_reason(tmp_path):
 def test_the_option_that_went_names_what_takes_its_place():
     result = run("--load-runs", "runs.csv")
     assert result.exit_code == 2 and result.stdout == "" and result.stderr.count("\n") == 1
-    assert result.stderr.startswith("vllm-tuning: --load-runs is no more: ")
+    assert result.stderr.startswith("vllm-tuning: --load-runs is gone: ")
     for word in ("vllm-tuning throughput", "--step-time", "--gpu"):
         assert word in result.stderr
     assert "--load-runs" not in run("--help").stdout

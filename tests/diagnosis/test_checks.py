@@ -15,7 +15,7 @@ GOOD = ["0.9.2", "m", "80", "0.9", "15.3", "0.6", "1.1", "55", "450560", "16"]
 
 
 def launches(**changes):
-    odd = dict(zip(COLUMNS.split(","), GOOD)) | changes
+    odd = dict(zip(COLUMNS.split(","), GOOD, strict=True)) | changes
     rows = [GOOD, GOOD, list(odd.values())]
     return parse_launches("\n".join([COLUMNS, *map(",".join, rows)]), "f.csv")
 

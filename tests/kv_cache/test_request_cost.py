@@ -22,7 +22,7 @@ FULL, SLIDING = 10, 50  # layers: groups of ten, one of full attention and five 
 
 
 def blocks_of(length, budget):
-    """Blocks of one request by vLLM's rule: all tokens in the full group, a window in the others."""
+    """Blocks of one request by vLLM's rule: all tokens in one group, a window in the others."""
     window = math.ceil(min(WINDOW - 1 + budget, length) / BLOCK) + 1
     return math.ceil(length / BLOCK) + SLIDING // FULL * window
 
@@ -78,7 +78,7 @@ def test_windows_that_show_make_no_line_and_the_config_is_asked_for():
 
 
 def recurrent(*rows):
-    """40 of 50 layers keep one page each, by vLLM's rule: 4 groups of one block beside the full one."""
+    """40 of 50 layers keep one page each: by vLLM's rule 4 groups of one block beside the full."""
     found = []
     for seqs, budget, length in rows:
         kv = 60 * GIB - max(150e3 * budget, 3e6 * seqs)
@@ -165,7 +165,8 @@ def test_what_counts_as_several_kinds_of_layers():
 def test_whole_blocks_are_not_taken_for_several_kinds_of_layers(length, block, dcp):
     """Plain layers: a request takes ceil(ceil(L / dcp) / block) blocks of each rank."""
     for blocks in range(4000, 4400):
-        concurrency = blocks / -(-(-(-length // dcp)) // block)
+        held = math.ceil(length / dcp)  # tokens on each rank
+        concurrency = blocks / math.ceil(held / block)
         launch = Launch(
             max_model_len=length,
             kv_cache_tokens=blocks * block * dcp,

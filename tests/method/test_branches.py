@@ -92,7 +92,7 @@ def test_any_four_launches_that_identify_the_slopes_predict_the_held_out_rows(gr
 
 
 def synthetic(pairs, peak, unit=0.01, seed=0):
-    tokens, seqs = (np.array(column, dtype=float) for column in zip(*pairs))
+    tokens, seqs = (np.array(column, dtype=float) for column in zip(*pairs, strict=True))
     y = np.round(peak(tokens, seqs) / unit) * unit
     return Readings(tokens, seqs, y, np.full(len(y), unit / 2 / 3**0.5), np.full(len(y), unit))
 
@@ -116,7 +116,7 @@ def test_a_single_launch_off_by_rounding_makes_no_branch():
 
 def test_three_hundred_launches_with_both_branches():
     draw = np.random.default_rng(3)
-    pairs = list(zip(draw.integers(256, 16384, 300), draw.integers(1, 512, 300)))
+    pairs = list(zip(draw.integers(256, 16384, 300), draw.integers(1, 512, 300), strict=True))
     fit = fit_branches(
         synthetic(pairs, lambda b, c: peak_activation(b, c, 1e-4, 0.02, 3e-3, 0.05, 1e-5))
     )
@@ -133,7 +133,8 @@ def test_both_branches_are_found_over_many_random_laws():
         k1 = draw.uniform(5e-5, 4e-4)
         k2 = draw.uniform(5 * k1, 30 * k1)  # the sampler's branch holds both launches at 512 tokens
         pairs = [(512, 128), (512, 512), (2048, 16), (16384, 16)]
-        found = fit_branches(synthetic(pairs, lambda b, c: peak_activation(b, c, k1, 0, k2, 0, 0)))
+        law = (k1, 0, k2, 0, 0)
+        found = fit_branches(synthetic(pairs, lambda b, c, law=law: peak_activation(b, c, *law)))
         model, sampler = found.model_branch, found.sampler_branch
         inside += (
             found.both_slopes

@@ -61,7 +61,9 @@ def test_symbolically():
     assert sympy.simplify(k1 * tokens + a1 - k2 * seqs - k * tokens - a2) == 0
     assert sympy.simplify(a - a1 - k1 * tokens - length * kappa * seqs) == 0
     plain, k1 = {a1: 0, a2: 0, k: 0}, above_k
-    for refined, seed in zip((seqs, tokens), four_launch_point(a, kappa, k1, k2, length)):
+    for refined, seed in zip(
+        (seqs, tokens), four_launch_point(a, kappa, k1, k2, length), strict=True
+    ):
         assert sympy.simplify(sympy.sympify(refined).subs(plain) - seed) == 0
     seed_seqs, seed_tokens = four_launch_point(a, kappa, k1, k2, length)
     assert sympy.simplify(seed_seqs - a / (length * kappa + k2)) == 0
@@ -73,23 +75,23 @@ def test_the_expanded_expression_equals_the_steps():
     for _ in range(1000):
         u = draw.uniform
         p1, p3 = u(1e8, 1e9), u(1e8, 1e9)
-        figures = dict(
-            total_memory=u(2e10, 2e11),
-            utilization=u(0.5, 0.95),
-            m1=u(1e9, 1e10),
-            n1=u(1e7, 1e9),
-            kv1=u(1e9, 1e11),
-            kvs1=u(1e4, 1e6),
-            p1=p1,
-            p2=p1 + u(1e8, 5e9),
-            p3=p3,
-            p4=p3 + u(1e8, 5e9),
-            mns1=128,
-            mns2=u(200, 1024),
-            mnbt1=2048,
-            mnbt2=u(4096, 16384),
-            length=u(64, 8192),
-        )
+        figures = {
+            "total_memory": u(2e10, 2e11),
+            "utilization": u(0.5, 0.95),
+            "m1": u(1e9, 1e10),
+            "n1": u(1e7, 1e9),
+            "kv1": u(1e9, 1e11),
+            "kvs1": u(1e4, 1e6),
+            "p1": p1,
+            "p2": p1 + u(1e8, 5e9),
+            "p3": p3,
+            "p4": p3 + u(1e8, 5e9),
+            "mns1": 128,
+            "mns2": u(200, 1024),
+            "mnbt1": 2048,
+            "mnbt2": u(4096, 16384),
+            "length": u(64, 8192),
+        }
         f = figures
         k1 = (f["p4"] - f["p3"]) / (f["mnbt2"] - f["mnbt1"])
         k2 = (f["p2"] - f["p1"]) / (f["mns2"] - f["mns1"])
@@ -139,7 +141,7 @@ def test_four_launches_by_hand():
 
 
 def test_standard_error_of_a_slope_by_hand():
-    """Two peaks rounded to 0.01 GiB, each +- 0.005/sqrt(3): the slope's error is sqrt(2) of that."""
+    """Two peaks rounded to 0.01 GiB, each +- 0.005/sqrt(3): its slope is sqrt(2) of that off."""
     optimum = find_optimum(
         fit_memory_model(parse_launches(FOUR.replace("2.4", "2.41"))), Workload(1024, 1024)
     )

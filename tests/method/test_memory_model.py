@@ -252,7 +252,7 @@ def test_a_sampler_that_is_steeper_at_few_requests_is_told():
 
 
 def test_a_peak_that_falls_while_both_flags_rise_is_refused():
-    with pytest.raises(InputError, match="f.csv:3: .* falls"):
+    with pytest.raises(InputError, match=r"f.csv:3: .* falls"):
         fit_memory_model(rows("16,2048,1.5", "16,8192,0.5"))
 
 
@@ -261,7 +261,7 @@ def test_two_files_make_one_fit_and_must_agree(tmp_path):
         (tmp_path / name).write_text(
             "max_num_seqs,max_num_batched_tokens,peak_activation_gib,vllm_version\n" + text
         )
-    with pytest.raises(InputError, match="b.csv:2: vllm_version"):
+    with pytest.raises(InputError, match=r"b.csv:2: vllm_version"):
         model_of([tmp_path / "a.csv", tmp_path / "b.csv"])
     assert len(model_of([tmp_path / "a.csv"]).launches) == 2
 
@@ -293,7 +293,7 @@ def test_noise_of_three_hundred_launches_is_no_contradiction():
 
 
 def test_a_pool_known_to_the_byte_does_not_narrow_the_printed_ones():
-    """Two launches, one printed to 0.01 GiB: by hand the slope's error is 0.005 / sqrt(3) GiB / dB."""
+    """Of two launches one is printed to 0.01 GiB: the slope's error is 0.005 / sqrt(3) GiB / dB."""
     pools = [f"{30 * GIB - 150e3 * 2048:.0f}", f"{(30 * GIB - 150e3 * 16384) / GIB:.2f}"]
     text = rows(
         f"16,2048,{float(pools[0]) / GIB!r}",
@@ -320,7 +320,7 @@ def test_what_a_log_warns_of_reaches_the_fit_once_for_all_launches():
 
 
 def test_logs_of_the_carried_set_give_the_exact_slopes_and_find_the_config():
-    """Each log holds its pool to the byte, so K1 and K2 come out as by hand from the exact bytes."""
+    """Each log holds its pool to the byte, so K1 and K2 come out as by hand from the bytes."""
     logs = sorted((ROOT / "data/llama-3-8b-2-layers/logs").glob("*.log"))
     model = model_of(logs)
     assert model.k_source == "config" and len(model.launches) == 4

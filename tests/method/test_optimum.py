@@ -91,7 +91,7 @@ def law(pairs, a, k1, k2, kappa=131072, decimals=2, seed=None):
         np.random.default_rng(seed).normal(0, 0.02, len(pairs)) if seed else np.zeros(len(pairs))
     )
     rows = []
-    for (seqs, tokens), error in zip(pairs, noise):
+    for (seqs, tokens), error in zip(pairs, noise, strict=True):
         pool = a - max(k1 * tokens, k2 * min(seqs, tokens)) / GIB + error
         rows.append(f"{seqs},{tokens},{round(pool, decimals)},{int(pool * GIB / kappa) // 16 * 16}")
     return fit_memory_model(

@@ -20,7 +20,7 @@ def written(tmp_path, text, name="lengths"):
 @pytest.mark.parametrize("bad", [0, -5, 1.5, float("nan"), "1024", None, [1]], ids=str)
 def test_a_length_that_is_no_count_is_refused(bad):
     for lengths in ((bad, 1), (1, bad)):
-        with pytest.raises(InputError, match="put_len is .*; it must be"):
+        with pytest.raises(InputError, match=r"put_len is .*; it must be"):
             Workload(*lengths)
 
 
@@ -33,8 +33,10 @@ def test_a_length_that_is_no_count_is_refused(bad):
         "TIMESTAMP,ContextTokens,GeneratedTokens\n1,100,20\n2,50,60\n",
         'Timestamp,"Request tokens","Response tokens"\n1,100,20\n2,50,60\n',
         "prompt_tokens,output_tokens,max_tokens\n100,20,512\n50,60,512\n",
-        '{"prompt_tokens": 100, "output_tokens": 20}\n\n{"input_tokens": 50, "completion_tokens": 60}\n',
-        '\n  {"prompt_len": "100", "max_tokens": 20}\n{"prompt_len": 50, "max_tokens": 60, "id": 3}',
+        '{"prompt_tokens": 100, "output_tokens": 20}\n\n'
+        '{"input_tokens": 50, "completion_tokens": 60}\n',
+        '\n  {"prompt_len": "100", "max_tokens": 20}\n'
+        '{"prompt_len": 50, "max_tokens": 60, "id": 3}',
     ],
 )
 def test_the_lengths_of_a_file(tmp_path, text):

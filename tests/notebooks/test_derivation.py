@@ -17,7 +17,7 @@ PLAIN = {NAMES["a_1"]: 0, NAMES["a_2"]: 0, NAMES["k"]: 0}
 
 
 def read(latex):
-    """A sympy expression of the LaTeX used here: ``\\,`` multiplies, a star names no new unknown."""
+    """A sympy expression of the LaTeX used here: ``\\,`` multiplies, a star is no new unknown."""
     text = latex.replace("^*", "").replace("\\kappa", "kappa")
     while (shorter := re.sub(r"\\frac\{([^{}]*)\}\{([^{}]*)\}", r"((\1)/(\2))", text)) != text:
         text = shorter
@@ -69,7 +69,7 @@ def test_the_price_of_a_request_holds_with_all_terms():
 
 
 def test_the_answers_to_the_questions_hold():
-    """C* does not depend on K1 and B* doubles where K1 halves; sampler and cache meet at K2/kappa."""
+    """C* does not depend on K1, B* doubles where K1 halves; sampler and cache meet at K2/kappa."""
     solution = solved(equations("closed-form")[:2])
     halved = {NAMES["K_1"]: NAMES["K_1"] / 2}
     assert not sympy.simplify(solution[NAMES["C"]]).has(NAMES["K_1"])

@@ -188,7 +188,7 @@ def test_every_carried_set_names_its_origin():
 
 
 def test_a_row_is_named_by_its_first_line_and_odd_separators_do_not_split_it():
-    with pytest.raises(InputError, match="f.csv:4: max_num_seqs"):
+    with pytest.raises(InputError, match=r"f\.csv:4: max_num_seqs"):
         parse_launches('error,max_num_seqs\n"two\nlines\u2028more\x0b",4\n,x\n', "f.csv")
 
 

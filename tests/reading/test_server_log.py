@@ -42,7 +42,7 @@ def figures(launch):
 def test_fixture_gives_every_figure_that_it_prints(name):
     launches = read_log(LOGS / name)
     assert len(launches) == len(EXPECTED[name])
-    for launch, expected in zip(launches, EXPECTED[name]):
+    for launch, expected in zip(launches, EXPECTED[name], strict=True):
         known = {key: value for key, value in figures(launch).items() if value not in (None, [])}
         assert known == expected
 
@@ -135,7 +135,8 @@ WRAPPINGS = {
     "progress bars": lambda text: each_line(
         text,
         lambda line: (
-            "Capturing CUDA graphs:  50%|#####     | 1/2 [00:01<00:01]\rCapturing CUDA graphs: 100%|##########| "
+            "Capturing CUDA graphs:  50%|#####     | 1/2 [00:01<00:01]\r"
+            "Capturing CUDA graphs: 100%|##########| "
             "2/2 [00:02<00:00]\r" + line
         ),
     ),
@@ -205,7 +206,7 @@ def test_soft_wrap_with_indentation():
     ],
 )
 def test_half_a_number_is_never_read(cut, warning):
-    before = "INFO 09-06 03:10:07 [model_runner.py:1] Model loading took 14.25GiB and 103.115380 seconds\n"
+    before = "INFO 09-06 03:10:07 [a.py:1] Model loading took 14.25GiB and 103.115380 seconds\n"
     (launch,) = read(before + cut)
     assert launch.kv_cache is launch.kv_cache_tokens is launch.num_gpu_blocks is None
     assert warning in launch.warnings
@@ -221,18 +222,21 @@ PLAIN = "INFO 09-06 03:10:08 [gpu_worker.py:276] Available KV cache memory: 54.8
 @pytest.mark.parametrize(
     "line",
     [
-        "INFO 09-06 03:11:08 [logger.py:39] Received request cmpl-1: prompt: 'Available KV cache memory: "
-        "1.0 GiB', params: None",
-        'INFO 09-06 03:11:08 [logger.py:39] Received request: prompt: "INFO 01-13 11:35:21 [a.py:1] Available '
-        'KV cache memory: 1.0 GiB"',
+        "INFO 09-06 03:11:08 [logger.py:39] Received request cmpl-1: prompt: "
+        "'Available KV cache memory: 1.0 GiB', params: None",
+        "INFO 09-06 03:11:08 [logger.py:39] Received request: prompt: "
+        '"INFO 01-13 11:35:21 [a.py:1] Available KV cache memory: 1.0 GiB"',
         '    logger.info("Available KV cache memory: 1.0 GiB")',
         "I wonder why it says Available KV cache memory: 1.0 GiB",
-        "(Worker pid=1) DEBUG 04-22 01:35:55 [gpu_worker.py:284] worker init memory snapshot: torch_peak=1.0GiB, "
-        "free_memory=2.0GiB, total_memory=79.19GiB, cuda_memory=1.53GiB, torch_memory=0.02GiB, "
+        "(Worker pid=1) DEBUG 04-22 01:35:55 [gpu_worker.py:284] worker init memory snapshot: "
+        "torch_peak=1.0GiB, free_memory=2.0GiB, total_memory=79.19GiB, cuda_memory=1.53GiB, "
+        "torch_memory=0.02GiB, "
         "non_torch_memory=1.0GiB",
         "INFO 09-06 03:10:07 [base_loader.py:70] Peak GPU memory after loading weights: 1.0 GiB",
-        "INFO 09-06 03:11:08 [loggers.py:259] Engine 000: Running: 1 reqs, GPU KV cache usage: 1.0%",
-        "INFO 09-06 03:10:07 [weight_utils.py:849] Checkpoint size: 1.0 GiB. Available RAM: 1.0 GiB.",
+        "INFO 09-06 03:11:08 [loggers.py:259] Engine 000: Running: 1 reqs, GPU KV cache "
+        "usage: 1.0%",
+        "INFO 09-06 03:10:07 [weight_utils.py:849] Checkpoint size: 1.0 GiB. Available RAM: "
+        "1.0 GiB.",
     ],
 )
 def test_look_alikes_are_passed_over(line):
@@ -319,7 +323,8 @@ def test_charged_graphs_are_taken_out_of_the_peak_that_holds_them():
     (launch,) = read(
         "INFO 09-06 03:10:08 [a.py:1] Model loading took 14.26 GiB memory and 17.888750 seconds\n"
         "INFO 09-06 03:10:08 [a.py:1] Estimated CUDA graph memory: 0.40 GiB total\n"
-        "INFO 09-06 03:10:08 [a.py:1] CUDA graph memory profiling is enabled (default since v0.21.0).\n"
+        "INFO 09-06 03:10:08 [a.py:1] CUDA graph memory profiling is enabled (default since "
+        "v0.21.0).\n"
         "INFO 09-06 03:10:08 [a.py:1] Available KV cache memory: 7.08 GiB\n"
         + (LOGS / "v0.28-one-line.log").read_text().splitlines()[-1]
         + "\n"

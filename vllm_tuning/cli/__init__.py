@@ -28,7 +28,7 @@ class _Commands(click.Group):
         except KeyboardInterrupt:
             problem = "interrupted"
         complain(problem)
-        ctx.exit(1)
+        return ctx.exit(1)
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})

@@ -105,7 +105,7 @@ def gone_option(name: str, instead: str):
 
     def refuse(ctx, _, value):
         if value is not None:
-            complain(f"{name} is no more: {instead}")
+            complain(f"{name} is gone: {instead}")
             ctx.exit(2)
 
     return click.option(name, hidden=True, is_eager=True, expose_value=False, callback=refuse)

@@ -183,8 +183,8 @@ def refuse_falling_peaks(model: MemoryModel) -> None:
             raise InputError(
                 f"{high.where}: the pool grows (the peak falls) from mns "
                 f"{low.max_num_seqs or '?'}, mnbt {low.max_num_batched_tokens} ({low.where}) to "
-                f"mns {high.max_num_seqs or '?'}, mnbt {high.max_num_batched_tokens}, but both only "
-                "rise: not launches of one server, or a figure is in the wrong row"
+                f"mns {high.max_num_seqs or '?'}, mnbt {high.max_num_batched_tokens}, but both "
+                "only rise: not launches of one server, or a figure is in the wrong row"
             )
     if not math.isfinite(model.chi2):
         raise InputError(

@@ -98,8 +98,8 @@ def lengths_from_histograms(prompt, generation) -> list[Workload]:
     are at most so long. Without a mean the upper end of the bucket is taken (twice the last finite
     one above it), so the lengths are never too short but for that tail. With it all stand at the
     same share of their bucket, the one that gives the mean. Prompts and outputs are matched by
-    rank, the costliest pairing, since a histogram does not show which go together. Raises InputError
-    where there are none.
+    rank, the costliest pairing, since a histogram does not show which go together. Raises
+    InputError where there are none.
     """
     found = []
     for kind, (buckets, mean) in (("prompt", prompt), ("generation", generation)):

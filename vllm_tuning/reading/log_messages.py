@@ -108,9 +108,9 @@ def _message(
 
 def _placed(before: str, stage: int) -> tuple[Process | None, str]:
     """Who wrote the message after ``before``, None if none begins there; and its class of error."""
-    if stage in (ERROR, MARK) and (lead := _CLASS.search(before)):
-        if (writer := writer_of(before[: lead.start()])) is not None:
-            return writer, lead[0]
+    lead = _CLASS.search(before) if stage in (ERROR, MARK) else None
+    if lead and (writer := writer_of(before[: lead.start()])) is not None:
+        return writer, lead[0]
     if stage == ERROR and _LED.search(before) and not re.search("request|prompt", before):
         return Process(), ""
     if stage == SERVER and _SHELL.match(before):

@@ -111,9 +111,10 @@ def recommend_yaml(answer: Answer) -> str:
 
 def measured_json(found: Measured) -> dict:
     """``measure --json``: the launches that were made, the answer, and the check launch."""
+    answer = found.optimum
     return {
         "launches": [launch_json(launch) for launch in found.launches],
-        "recommend": found.optimum and recommend_json(found.optimum),
+        "recommend": recommend_json(answer) if isinstance(answer, Answer) else None,
         "verify": found.verification and found.verification.to_dict(),
     }
 
