@@ -1,7 +1,8 @@
 """What an answer says, made once: text for a terminal, HTML for a notebook or a page.
 
 After statsmodels' Summary. A Summary is a row of parts: paragraphs, flags to copy, tables,
-warnings. Cells are values or text; nothing else lays out or escapes what people read.
+warnings. Cells are values or text. The text of every command and the tables of the report are
+laid out here, escaped in ``_html`` and freed of control characters in ``text_of``.
 """
 
 import re
