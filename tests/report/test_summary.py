@@ -58,7 +58,7 @@ def test_flags_are_never_broken():
         (None, "?", "?"),
         (True, "yes", "yes"),
         (0.25, "0.25", "0.25"),
-        (ufloat(310.3, 0.2), "310.30 +- 0.20", "310.30\u00a0\u00b1\u00a00.20"),
+        (ufloat(310.3, 0.2), "310.30 +- 0.20", "310.30 \u00b1 0.20"),
         ("a < b", "a < b", "a &lt; b"),
         (Cell(7, "derived"), "7 (derived)", '7 <span class="tag derived">derived</span>'),
     ],

@@ -53,7 +53,7 @@ def recommendation(optimum: Answer) -> Summary:
         return Summary(Flags([best.flags])) + expected(optimum) + table
     reason = (optimum.reason or "")[:1].upper() + (optimum.reason or "")[1:]
     return (
-        Summary(Paragraph(f"No recommendation. {reason}.", "warning"))
+        Summary(Paragraph(f"No recommendation yet. {reason}.", "warning"))
         + next_launches(optimum.model)
         + parameters(optimum.model)
         + (Summary() if formula.reason else table)

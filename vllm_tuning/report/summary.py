@@ -1,7 +1,8 @@
 """What an answer says, made once: text for a terminal, HTML for a notebook or a page.
 
 After statsmodels' Summary. A Summary is a row of parts: paragraphs, flags to copy, tables,
-warnings. Cells are values or text; nothing else lays out or escapes what people read.
+warnings. Cells are values or text. The text of every command and the tables of the report are
+laid out here, escaped in ``_html`` and freed of control characters in ``text_of``.
 """
 
 import re
@@ -227,7 +228,7 @@ def _painted(text: str, style: str, paint: Paint) -> str:
 def _html(value) -> str:
     """A cell as HTML: the text escaped, what kind of figure it is as a label."""
     cell = _cell(value)
-    text = escape(text_of(cell.value)).replace(" +- ", "\u00a0\u00b1\u00a0")
+    text = escape(text_of(cell.value)).replace(" +- ", " \u00b1 ")
     if cell.style:
         text = f"<strong>{text}</strong>"
     return text + (f' <span class="tag {cell.kind}">{cell.kind}</span>' if cell.kind else "")
