@@ -74,8 +74,8 @@ def test_many_lines_keep_their_order(tmp_path):
         ),
         ('{"prompt_tokens": 1, "output_tokens": 2}\n3', ":2: no JSON object"),
         ("[1, 2]", ":1: no JSON"),
-        (b"prompt_tokens,output_tokens\n\xff,2\n", "neither CSV nor JSONL"),
-        (b"\x1f\x8b\x08\x00", "neither CSV nor JSONL"),
+        (b"prompt_tokens,output_tokens\n\xff,2\n", "not a text in UTF-8"),
+        (b"\x1f\x8b\x08\x00", "cannot be read"),
         ("[" * 10**5, "no JSON object"),
     ],
 )
@@ -100,9 +100,9 @@ def test_a_length_is_a_whole_number_of_tokens(length):
 
 
 def test_a_file_that_cannot_be_read(tmp_path):
-    for path in (tmp_path, tmp_path / "none.csv"):
-        with pytest.raises(InputError, match=f"^{path}: cannot be read: "):
-            read_lengths(path)
+    for name, problem in (("", "a directory"), ("none.csv", "cannot be read: No such file")):
+        with pytest.raises(InputError, match=f"^{tmp_path / name}: {problem}.*; expected a CSV"):
+            read_lengths(tmp_path / name)
 
 
 def test_percentile_by_nearest_rank():

@@ -89,6 +89,7 @@ def test_a_text_is_read_however_it_was_written(tmp_path, monkeypatch, encoding, 
     assert read_text(io.BytesIO(data), "a text") == TEXT
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data)))
     assert read_text("-", "a text") == TEXT
+    assert read_text("-", "a text") == ""  # it is empty now, and still open
 
 
 @pytest.mark.parametrize(

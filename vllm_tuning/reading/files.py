@@ -70,8 +70,17 @@ def _stream(source):
             raise OSError(str(error)) from None
     if not hasattr(source, "read") and sys.stdin is None:
         raise OSError("standard input is closed")
-    stream = source if hasattr(source, "read") else sys.stdin.buffer
-    return contextlib.nullcontext(stream if hasattr(stream, "peek") else io.BufferedReader(stream))
+    return _lent(source if hasattr(source, "read") else sys.stdin.buffer)
+
+
+@contextlib.contextmanager
+def _lent(stream):
+    """A caller's stream with a buffer, which leaves it open."""
+    buffered = io.BufferedReader(stream, BLOCK)
+    try:
+        yield buffered
+    finally:
+        buffered.detach()
 
 
 @contextlib.contextmanager
