@@ -278,4 +278,4 @@ def test_the_command_answers_for_a_hybrid_model_with_its_config(tmp_path):
     assert fitted["request_cost"]["source"] == "config"
     assert fitted["request_cost"]["per_token"] == PAGE * FULL / BLOCK
     text = CliRunner().invoke(main, ["fit", str(tmp_path)]).stdout
-    assert "A request costs" in text and max(map(len, text.splitlines())) <= 80
+    assert "\n  request " in text and max(map(len, text.splitlines())) <= 80
