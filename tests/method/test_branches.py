@@ -152,3 +152,39 @@ def test_a_launch_where_both_runs_meet_does_not_bend_a_slope():
     assert list(fit.sampler) == [False, True, True, False, False]
     assert not fit.sampler_branch.slope_known and fit.k_fitted
     assert fit.sampler_branch.k == pytest.approx(k, rel=0.3)
+
+
+@pytest.mark.parametrize(
+    "k1, k2, pairs, peaks",
+    [
+        (
+            1.852e-4,
+            6.4943e-3,
+            [(8192, 512), (2048, 256), (1024, 128), (4096, 128)],
+            [4.05, 1.84, 0.92, 1.19],
+        ),
+        (
+            2.947e-4,
+            6.7453e-3,
+            [(2048, 16), (4096, 256), (4096, 256), (1024, 256), (512, 128)],
+            [0.6, 2.08, 2.08, 1.82, 0.91],
+        ),
+        (
+            2.388e-4,
+            5.9990e-3,
+            [(2048, 16), (512, 512), (4096, 256), (512, 512), (1024, 128)],
+            [0.49, 3.13, 1.97, 3.13, 0.88],
+        ),
+    ],
+)
+def test_intercepts_far_apart_come_last(k1, k2, pairs, peaks):
+    """Peaks of a law without intercepts and with a k that is not given: no known slope is wrong.
+
+    Another assignment with the branches far apart at 0 explains each of these to the digit, too.
+    """
+    tokens, seqs = np.array(pairs, float).T
+    unit = np.full(len(peaks), 0.01)
+    found = fit_branches(Readings(tokens, seqs, np.array(peaks), unit / 2 / 3**0.5, unit))
+    for branch, true in ((found.model_branch, k1), (found.sampler_branch, k2)):
+        if branch and branch.slope_known:
+            assert branch.slope == pytest.approx(true, abs=max(0.02 * true, 3 * branch.slope_error))
