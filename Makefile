@@ -7,6 +7,8 @@ OUTPUT_LEN ?= 256
 unexport VIRTUAL_ENV PYTHONHOME PYTHONPATH JUPYTER_PATH MPLBACKEND PIP_PREFIX PIP_TARGET PIP_USER
 # Each kernel would compile its imports anew, for seconds.
 unexport PYTHONDONTWRITEBYTECODE
+# All text is UTF-8, whatever the locale.
+export PYTHONUTF8 = 1
 
 BIN = .venv/bin
 READY = .venv/ready

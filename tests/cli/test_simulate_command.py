@@ -1,6 +1,8 @@
 """vllm-tuning simulate: the contract of its files, its JSON and its errors."""
 
+import errno
 import json
+import os
 
 import pytest
 from click.testing import CliRunner
@@ -200,7 +202,7 @@ def test_bad_usage_exits_2(args):
             "at most 100,000,000 tokens",
         ),
         (["--gpu", "L4", "--config", "none.json"], "none.json: cannot be read"),
-        (["--trace", "no/such/folder/out.json"], "No such file"),
+        (["--trace", "no/such/folder/out.json"], os.strerror(errno.ENOENT)),
     ],
 )
 def test_bad_input_exits_1_with_one_line(args, reason):

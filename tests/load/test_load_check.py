@@ -1,5 +1,6 @@
 """The verdict under load: real runs of a server, scrapes made by hand, and what is no scrape."""
 
+import errno
 import json
 import os
 import random
@@ -345,9 +346,9 @@ def test_an_hour_of_scrapes_is_judged_at_once():
         ).encode(),
         "s",
     )
-    begun = time.monotonic()
+    begun = time.process_time()
     check(ScrapeSeries(tuple(one * 3600))).to_dict()
-    assert time.monotonic() - begun < 5
+    assert time.process_time() - begun < 5
 
 
 def test_times_that_begin_anew_are_no_time_line():
@@ -458,7 +459,7 @@ def test_a_bad_file_is_told_before_the_sampling(tmp_path):
     url = "http://localhost:1/metrics"
     assert "cannot be read" in run(url, "--baseline", tmp_path / "none")[2]
     assert "no such" in run(url, "--launches", tmp_path / "none")[2]
-    assert "No such file or directory" in run(url, "--keep", tmp_path / "no/b.prom")[2]
+    assert os.strerror(errno.ENOENT) in run(url, "--keep", tmp_path / "no/b.prom")[2]
 
 
 def test_files_that_are_not_there(tmp_path):

@@ -1,5 +1,6 @@
 """Sampling a URL, against servers of this machine: good ones, and those that break."""
 
+import errno
 import json
 import os
 import signal
@@ -67,10 +68,10 @@ def run(*args):
 
 def test_samples_at_the_interval_and_gives_the_verdict():
     with server(busy) as (http, url):
-        code, out, _ = run(url, "--interval", 0.1, "--duration", 0.4, "--json")
+        code, out, _ = run(url, "--interval", 0.5, "--duration", 2, "--json")
     answer = json.loads(out)
     assert len(http.asked) == answer["scrapes"] == 5
-    assert 0.2 < http.moments[-1] - http.moments[0] < 3  # 0.4 on a machine without other work
+    assert 1.5 < http.moments[-1] - http.moments[0] < 20  # 2 on a machine without other work
     assert code == 0 and answer["healthy"] is True
     assert answer["kv_cache_usage_peak"] == pytest.approx(0.7)
 
@@ -83,7 +84,7 @@ def test_samples_that_are_kept_give_the_same_verdict(tmp_path):
             "# HELP x y\n" + scrape(0.1 * n, 4, 1, preempted=n, made=n, more=lengths(1000, 200, n)),
         )
     ) as (_, url):
-        _, live, _ = run(url, "--interval", 0.1, "--duration", 0.3, "--json", "--keep", file)
+        _, live, _ = run(url, "--interval", 0.5, "--duration", 1.5, "--json", "--keep", file)
     _, saved, _ = run(file, "--json")
     assert json.loads(saved) == json.loads(live) and json.loads(live)["scrapes"] == 4
     assert run(file, "--keep", file)[0] == 2
@@ -91,7 +92,7 @@ def test_samples_that_are_kept_give_the_same_verdict(tmp_path):
 
 def test_unhealthy_is_exit_3():
     with server(lambda handler, n: send(handler, scrape(0.5, 4, preempted=n))) as (_, url):
-        assert run(url, "--interval", 0.1, "--duration", 0.1)[0] == 3
+        assert run(url, "--interval", 0.5, "--duration", 0.5)[0] == 3
 
 
 def test_a_server_that_goes_away():
@@ -104,7 +105,7 @@ def test_a_server_that_goes_away():
 
         series = sample(url, 0.1, 60, stop_after_three)
     assert len(series.scrapes) == 3 and series.missed == sampling.GIVE_UP
-    assert "Connection refused" in series.gone
+    assert os.strerror(errno.ECONNREFUSED) in series.gone
     verdict = check(series)
     assert verdict.healthy is None and "server_gone" in verdict.to_dict()["warnings"]
 
@@ -114,17 +115,17 @@ def test_a_server_that_misses_one_sample():
         send(handler, "<html>Bad Gateway</html>", 502) if number == 1 else busy(handler, number)
 
     with server(answer) as (_, url):
-        code, out, _ = run(url, "--interval", 0.1, "--duration", 0.3, "--json")
+        code, out, _ = run(url, "--interval", 0.5, "--duration", 1.5, "--json")
     answer = json.loads(out)
     assert code == 0 and answer["scrapes"] == 3 and answer["warnings"] == ["samples_missed"]
 
 
 def test_a_url_that_hangs(monkeypatch):
     monkeypatch.setattr(sampling, "TIMEOUT", 0.3)
-    with server(lambda handler, n: time.sleep(1.5)) as (_, url):
+    with server(lambda handler, n: time.sleep(60)) as (_, url):
         begun = time.monotonic()
         code, _, err = run(url)
-    assert code == 1 and "does not answer within 0.3 s" in err and time.monotonic() - begun < 3
+    assert code == 1 and "does not answer within 0.3 s" in err and time.monotonic() - begun < 20
 
 
 def test_a_slow_server_is_not_asked_faster_to_catch_up():
@@ -152,7 +153,7 @@ def test_an_answer_that_trickles(monkeypatch):
         handler.send_response(200)
         handler.send_header("Content-Length", "1000")
         handler.end_headers()
-        for _ in range(20):
+        for _ in range(600):
             handler.wfile.write(b"#")
             time.sleep(0.1)
 
@@ -167,7 +168,7 @@ def test_a_header_that_trickles(drip, monkeypatch):
 
     def trickle(handler, number):
         handler.wfile.write(drip)
-        for _ in range(20):
+        for _ in range(600):
             handler.wfile.write(b"a")
             handler.wfile.flush()
             time.sleep(0.1)
@@ -175,7 +176,7 @@ def test_a_header_that_trickles(drip, monkeypatch):
     with server(trickle) as (_, url):
         begun = time.monotonic()
         code, _, err = run(url)
-    assert code == 1 and "does not answer within 0.3 s" in err and time.monotonic() - begun < 1.5
+    assert code == 1 and "does not answer within 0.3 s" in err and time.monotonic() - begun < 20
 
 
 def test_a_body_without_end(monkeypatch):
@@ -267,10 +268,10 @@ def test_ctrl_c_gives_the_verdict_on_what_there_is():
             text=True,
             env=os.environ | {"NO_PROXY": "127.0.0.1"},
         )
-        end = time.monotonic() + 30
+        end = time.monotonic() + 120
         while len(http.asked) < 4 and time.monotonic() < end:
             time.sleep(0.02)
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=20)
+        out, err = process.communicate(timeout=120)
     assert process.returncode == 3 and err == ""
     assert json.loads(out)["preemptions"] >= 2

@@ -12,6 +12,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from statistics import median
 
 import pytest
 from click.testing import CliRunner
@@ -46,7 +47,7 @@ def folder(tmp_path, monkeypatch):
     assert not left_over(tmp_path)
 
 
-def left_over(mark, patience=10.0):
+def left_over(mark, patience=60.0):
     """Processes started for a run that are still alive, after a while."""
     end = time.monotonic() + patience
     while (alive := _alive(f"{MARK}={mark}".encode())) and time.monotonic() < end:
@@ -145,13 +146,13 @@ def test_what_was_made_is_not_made_again(folder):
         ("oom@512", "out of memory occurred when warming up sampler with 512 dummy requests", True),
         ("dies@512", "unrecognized arguments: --no-such-flag", False),
         ("killed@512", "the server ended by signal 9", False),
-        ("hangs@512", "the server gave no figures within 0.8 s", False),
+        ("hangs@512", "the server gave no figures within 8 s", False),
     ],
 )
 def test_a_failed_launch_has_its_reason_and_the_others_are_made(folder, behaviour, reason, pool):
     table = folder.parent / "three.csv"
     table.write_text("max_num_seqs,max_num_batched_tokens\n512,512\n128,512\n16,2048\n")
-    answer = figures(folder, "--launches", str(table), "--timeout", "0.8", behaviour=behaviour)
+    answer = figures(folder, "--launches", str(table), "--timeout", "8", behaviour=behaviour)
     failed = at(answer, 512, 512)
     assert failed["status"] == "failed" and reason in failed["error"]
     assert (failed["kv_cache_tokens"] == 327360) == pool
@@ -164,7 +165,7 @@ def test_a_server_that_failed_and_does_not_exit_is_not_waited_for(folder):
     table.write_text("max_num_seqs,max_num_batched_tokens\n128,512\n")
     begin = time.monotonic()
     (launch,) = figures(folder, "--launches", str(table), behaviour="fails")["launches"]
-    assert time.monotonic() - begin < 20
+    assert time.monotonic() - begin < 120
     assert launch["status"] == "failed" and "no such attention" in launch["error"]
 
 
@@ -207,7 +208,7 @@ def test_servers_that_do_not_go_by_themselves(folder, behaviour):
     table.write_text("max_num_seqs,max_num_batched_tokens\n128,512\n")
     (launch,) = figures(folder, "--launches", str(table), behaviour=behaviour)["launches"]
     assert launch["status"] == "ok" and launch["kv_cache_tokens"] == 472416
-    assert not left_over(folder.parent, 1)
+    assert not left_over(folder.parent)
 
 
 @pytest.mark.parametrize("times", [1, 9])
@@ -290,6 +291,7 @@ def started(folder, behaviour, grace):
         env=os.environ | {"PYTHONPATH": str(ROOT)},
     )
     while not list(folder.glob("logs/*.log")):
+        assert driver.poll() is None, driver.stderr.read()
         time.sleep(0.01)
     time.sleep(random.uniform(0, 0.3))
     return driver
@@ -300,10 +302,10 @@ def started(folder, behaviour, grace):
 def test_interrupted_by_a_signal(folder, number, behaviour):
     driver = started(folder, behaviour, grace="0.3")
     driver.send_signal(number)
-    problem = driver.communicate(timeout=20)[1]
+    problem = driver.communicate(timeout=120)[1]
     assert driver.returncode == 1 and problem.count("\n") == 1
     assert "interrupted; the servers are stopped" in problem
-    assert not left_over(folder.parent, 1)
+    assert not left_over(folder.parent)
     assert not list(folder.glob(".*")) and len(read_all(folder)) <= 4
 
 
@@ -365,7 +367,7 @@ def test_killed_at_any_moment(tmp_path, monkeypatch):
     fresh.set_forkserver_preload(["test_measure"])
     rng = random.Random(7)
     with ThreadPoolExecutor(4) as several:
-        whole = max(
+        whole = median(
             list(
                 several.map(
                     lambda number: undisturbed(tmp_path / f"whole-{number}", fresh), range(8)
@@ -380,4 +382,4 @@ def test_killed_at_any_moment(tmp_path, monkeypatch):
                 range(100),
             )
         )
-    assert not left_over(tmp_path, 1) and sum(killed) > 30
+    assert not left_over(tmp_path) and sum(killed) > 30

@@ -195,6 +195,6 @@ def test_a_browser_without_network_shows_the_formulas(written, tmp_path):
         ],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
     )
     assert "<mfrac>" in done.stdout and "--max-num-seqs" in done.stdout

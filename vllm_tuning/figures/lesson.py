@@ -5,10 +5,10 @@ why in one sentence.
 """
 
 from dataclasses import replace
+from statistics import NormalDist
 
 import numpy as np
 from IPython.display import Image, Markdown
-from scipy.stats import norm
 
 from ..four_launches import four_launch_estimate
 from ..launch import column
@@ -72,7 +72,7 @@ def rounding_spread(printed, exact, ax=None):
     )
     x = np.linspace(middle - 4 * error, middle + 4 * error, 200)
     expected = f"its standard error as propagated: {with_error(seed.max_num_seqs)}"
-    height = DRAWS * (edges[1] - edges[0]) * norm.pdf(x, middle, error)
+    height = DRAWS * (edges[1] - edges[0]) * np.vectorize(NormalDist(middle, error).pdf)(x)
     ax.plot(x, height, color=INK, label=expected)
     for at, colour, style, label in (
         (

@@ -42,6 +42,7 @@ STYLE: Any = {
     "hatch.linewidth": 0.6,
     "svg.hashsalt": "vllm-tuning",
     "svg.fonttype": "path",
+    "axes.titley": 1.0,  # else each drawing measures all ticks, in case they reach the title
 }
 
 
