@@ -1,6 +1,8 @@
 """The direction of imports: the method imports no room, a room only what stands before it."""
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -98,3 +100,14 @@ def test_no_two_files_import_each_other_in_a_circle():
 
 def test_the_package_itself_imports_nothing_that_costs():
     assert {module for module, _ in imports_of(Path("__init__.py"))} == {"importlib"}
+
+
+def test_an_answer_on_the_terminal_draws_nothing_and_starts_no_kernel():
+    code = (
+        "import sys; from click.testing import CliRunner; from vllm_tuning.cli import main;"
+        "args = ['recommend', 'llama-3-8b-2-layers', '--input-len', '1024', '--output-len', '256'];"
+        "assert CliRunner().invoke(main, args).exit_code == 0;"
+        "print({'matplotlib', 'papermill', 'nbconvert', 'ipywidgets', 'IPython'} & {*sys.modules})"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"

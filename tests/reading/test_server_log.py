@@ -13,7 +13,7 @@ import pytest
 
 from vllm_tuning.diagnosis.explanations import ABOUT_A_FIGURE, ABOUT_THE_ANSWER, notices
 from vllm_tuning.reading.log import read_log
-from vllm_tuning.reading.log_formats import FORMATS
+from vllm_tuning.reading.log_formats import formats
 from vllm_tuning.reading.log_messages import messages
 from vllm_tuning.reading.tables import parse_launches, write_launches
 from vllm_tuning.report.contract import launch_json
@@ -56,7 +56,7 @@ def test_every_row_of_the_table_stands_in_a_fixture():
         for message in messages(stream.read)
         if not message.unreadable
     }
-    missing = [row.anchor.pattern for row in FORMATS if row not in rows]
+    missing = [row.anchor.pattern for row in formats() if row not in rows]
     assert not missing
 
 

@@ -7,6 +7,7 @@ figure: GiB with its unit (``{name~}`` where the unit stands elsewhere), a count
 separators, a plain number, or text.
 """
 
+import functools
 import re
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -204,9 +205,14 @@ def _rows(table: str) -> Iterator[Format]:
             yield _format(STAGES.index(stage), anchor, " ".join(["", *rest]), releases)
 
 
-FORMATS = (*_rows(TABLE), _format(MARK, FATAL, "(?P<fatal>)", "0.6 -"))
+@functools.cache  # compiling takes long, and a table of launches needs none of it
+def formats() -> tuple[Format, ...]:
+    """The lines that are read out of a log, those of ``TABLE`` and what ends a process."""
+    return *_rows(TABLE), _format(MARK, FATAL, "(?P<fatal>)", "0.6 -")
 
 
-ANCHORS = re.compile(
-    "|".join(dict.fromkeys(re.sub(r"\(\?P<\w+>", "(?:", row.anchor.pattern) for row in FORMATS))
-)
+@functools.cache
+def anchors() -> re.Pattern:
+    """The words that any of the lines begins with."""
+    words = (re.sub(r"\(\?P<\w+>", "(?:", row.anchor.pattern) for row in formats())
+    return re.compile("|".join(dict.fromkeys(words)))

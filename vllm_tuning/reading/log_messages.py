@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from ..units import GIB, LARGEST_COUNT, parse_size
-from .log_formats import ANCHORS, ERROR, FORMATS, MARK, SERVER, Format, figure
+from .log_formats import ERROR, MARK, SERVER, Format, anchors, figure, formats
 from .log_text import CUT, Flat, Line, Process, joined, lines_of, passages, writer_of
 
 _CLASS = re.compile(r"(?:[A-Za-z_][\w.]*(?:Error|Exception):|Value error,) \Z|[A-Za-z_][\w.]*\Z")
@@ -43,13 +43,13 @@ def messages(read) -> Iterator[Message]:
     for first, text in passages(read):
         flat = Flat(lines_of(first, text))
         hits = [
-            (match.start(), *flat.locate(match.start())) for match in ANCHORS.finditer(flat.text)
+            (match.start(), *flat.locate(match.start())) for match in anchors().finditer(flat.text)
         ]
         beginning = {
             index for _, index, offset in hits if not flat.lines[index].text[:offset].strip()
         }
         for position, index, offset in hits:
-            rows = [row for row in FORMATS if row.anchor.match(flat.text, position)]
+            rows = [row for row in formats() if row.anchor.match(flat.text, position)]
             if found := _message(flat, index, offset, rows, beginning):
                 yield found
 

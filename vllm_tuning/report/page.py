@@ -16,7 +16,6 @@ from html import escape
 from pathlib import Path
 
 from ..answer import Answer, find_optimum, model_of
-from ..figures import keep_pictures
 from ..reading import locate, read_source, write_whole
 from ..units import InputError
 from ..workload import Workload
@@ -72,6 +71,8 @@ def write_reports(
     Each is yielded once it is written: both of its files, or none.
     """
     import nbformat
+
+    from ..figures import keep_pictures
 
     try:
         workload = Workload(input_len, output_len)
