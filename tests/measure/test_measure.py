@@ -362,7 +362,9 @@ def test_killed_at_any_moment(tmp_path, monkeypatch):
 
     The stand-in runs until it is stopped, so one that was left would still be there at the end.
     """
-    monkeypatch.setenv("PYTHONPATH", f"{ROOT}:{ROOT / 'tests'}")  # else it preloads nothing
+    monkeypatch.setenv(
+        "PYTHONPATH", os.pathsep.join(map(str, (ROOT, ROOT / "tests", ROOT / "tests/measure")))
+    )
     fresh = multiprocessing.get_context("forkserver")
     fresh.set_forkserver_preload(["test_measure"])
     rng = random.Random(7)
