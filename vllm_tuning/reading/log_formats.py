@@ -141,7 +141,7 @@ PROFILE  0.20 - (CPU)  Auto set
 PROFILE  0.6.4 - 0.9 (HPU)  Free device memory:
     [\d.]+ GiB, [\d.]+ GiB usable \(gpu_memory_utilization={utilization}\), [\d.]+ [GMK]iB reserved
     for HPUGraphs \([^)]*\), {kv} reserved for KV cache
-PROFILE  0.6 - (launching/plugin.py)  vllm_tuning figures, profiled:  {exact}
+PROFILE  0.6 - (plugin/__init__.py)  vllm_tuning figures, profiled:  {exact}
 PROFILE  0.18 -  Estimated CUDA graph memory:  {graphs_estimated} total
 PROFILE  0.18 -  CUDA graph memory profiling is enabled
     (?P<charged>)(?:.*?-gpu-memory-utilization={utilization})?
@@ -171,7 +171,7 @@ LATE  0.28 -  Free memory on device
     {requested}\)\. Actual usage is {consumed} for consumed memory \(weights \+ non-torch\),
     {peak_with_graphs} for peak activation, and {graphs} for CUDAGraph
     memory(?:.*?--kv-cache-memory={fit_bytes}`)?
-LATE  0.6 - (launching/plugin.py)  vllm_tuning figures, ready:  {exact}
+LATE  0.6 - (plugin/__init__.py)  vllm_tuning figures, ready:  {exact}
 # why it failed
 ERROR  0.4.3 -  No available memory for the cache blocks
 ERROR  0.8 -  To serve at least one request with the model(?:'s|s's) max seq len

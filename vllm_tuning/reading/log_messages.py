@@ -218,7 +218,7 @@ _WHOLE = ("kv_cache_tokens", "num_gpu_blocks", "block_size", *_SIZES)
 
 
 def exact_figures(text: str) -> dict:
-    """The figures that launching/plugin.py wrote, under the table's names: GiB with every digit."""
+    """The figures that plugin/__init__.py wrote, under the table's names: GiB with every digit."""
     try:
         written = json.loads(text)
     except ValueError:
