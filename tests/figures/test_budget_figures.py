@@ -48,12 +48,6 @@ def test_the_bar_is_the_card(chat):
     assert widths[0] == pytest.approx(15, abs=0.05) and widths[-1] == pytest.approx(0.08 * 79.19)
 
 
-def test_one_per_cent_of_utilization(chat):
-    points = line(figures.utilization_curve(chat), "tokens")
-    slope = np.polyfit(*points.T, 1)[0]
-    assert slope / 100 == pytest.approx(6500, abs=20)  # seed: 0.79 GiB
-
-
 def test_requests_against_length(chat):
     printed, served = (
         line(figures.requests_by_length(chat), label)[0]
@@ -112,8 +106,6 @@ def test_ten_times_the_tokens_of_the_same_pool():
 @pytest.mark.parametrize(
     "draw, args",
     [
-        (figures.knobs, ()),
-        (figures.utilization_curve, ()),
         (figures.filling, ([1024, 1],)),
         (figures.requests_by_length, ()),
     ],

@@ -1,11 +1,11 @@
-"""The pool before any launch: what a token costs, what fits, what the knobs buy."""
+"""The pool before any launch: what a token costs, what fits, how many requests to admit."""
 
 import numpy as np
 from IPython.display import Markdown
 
 from ..budget import RISK, RunningRequest
 from ..units import GIB
-from .style import GREY, INK, LOOK, STAR, THOUSANDS, axes_of, legend, say
+from .style import GREY, INK, THOUSANDS, axes_of, legend, say
 
 LINES = [
     ("#0072B2", "-"),
@@ -16,41 +16,6 @@ LINES = [
     ("#56B4E9", (0, (3, 1, 1, 1))),
     (INK, (0, (1, 1))),
 ]
-
-
-def utilization_curve(found, ax=None):
-    """Tokens of the pool, and GiB left above the ceiling, against gpu_memory_utilization."""
-    ax, given = axes_of(ax), found.budget.gpu_memory_utilization
-    x = np.linspace(0.8, 0.99, 39)
-    pools = [found.budget.at(share).pool for share in x]
-    low, middle, high = (
-        [found.tokens(size) for size in sizes]
-        for sizes in zip(*((pool.low, pool.value, pool.high) for pool in pools), strict=True)
-    )
-    colour = LOOK["KV cache"][0]
-    ax.fill_between(x, low, high, color=colour, alpha=0.35, lw=0, label="90 % band")
-    ax.plot(x, middle, color="#0072B2", lw=1.8, label="tokens in the pool, left axis")
-    ax.plot(given, found.tokens(found.pool.value), **STAR, label=f"given: {given:g}")
-    ax.plot([], [], "--", color="#D55E00", lw=1.6, label="left above the ceiling, right axis")
-    right = ax.twinx()
-    right.plot(
-        x,
-        [found.budget.at(share).above_ceiling / GIB for share in x],
-        "--",
-        color="#D55E00",
-        lw=1.6,
-    )
-    right.set(ylabel="above the ceiling (GiB)", ylim=0)
-    right.spines.right.set_visible(True)
-    right.grid(visible=False)
-    ax.set(
-        xlabel="gpu_memory_utilization, U",
-        ylabel="KV cache (tokens)",
-        ylim=(0, None),
-        xlim=(x[0], x[-1]),
-    )
-    ax.yaxis.set_major_formatter(THOUSANDS)
-    return legend(ax, ncols=2)
 
 
 def request_costs(layouts, budget, ax=None):
@@ -154,47 +119,6 @@ def releases(layouts, pool, max_model_len, budget):
             f"{cache.concurrency(blocks, max_model_len, budget):.2f} |"
         )
     return Markdown("\n".join(lines))
-
-
-def knobs(found, ax=None):
-    """Tokens that the pool holds: as it is, with a higher ceiling, and with fewer bytes."""
-    ax, budget = axes_of(ax, 2.6), found.budget
-    light, higher = (
-        budget.with_weights(0.5).pool.value,
-        min(0.99, budget.gpu_memory_utilization + 0.03),
-    )
-    bars = {
-        "as it is": (found.pool.value, found.cache),
-        f"utilization {higher:.2f}": (budget.at(higher).pool.value, found.cache),
-        "8-bit weights": (light, found.cache),
-        "fp8 KV cache": (found.pool.value, found.cache_fp8),
-        "8-bit weights and fp8 KV": (light, found.cache_fp8),
-    }
-    for y, (pool, cache) in enumerate(bars.values()):
-        fp8 = cache is found.cache_fp8
-        ax.barh(
-            y,
-            found.tokens(pool, cache) / 1e3,
-            0.6,
-            color=LOOK["KV cache"][0],
-            ec="w",
-            hatch="////" if fp8 else None,
-        )
-        ax.text(
-            found.tokens(pool, cache) / 1e3,
-            y,
-            f" {found.tokens(pool, cache):,}",
-            va="center",
-            fontsize=8,
-        )
-    ax.set_yticks(range(len(bars)), bars)
-    ax.set(
-        xlabel="KV cache (thousands of tokens)",
-        ylim=(len(bars) - 0.4, -0.6),
-        xlim=(0, 1.25 * max(1, ax.dataLim.xmax)),
-    )
-    ax.xaxis.set_major_formatter(THOUSANDS)
-    return say(ax, f"In a pool of {found.pool.value / GIB:.1f} GiB, and what the knobs make of it.")
 
 
 def filling(found, seqs, ax=None):
