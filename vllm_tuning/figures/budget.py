@@ -1,7 +1,6 @@
 """The pool before any launch: what a token costs, what fits, how many requests to admit."""
 
 import numpy as np
-from IPython.display import Markdown
 
 from ..budget import RISK, RunningRequest
 from ..units import GIB
@@ -45,28 +44,6 @@ def request_costs(layouts, budget, ax=None):
     return legend(ax)
 
 
-def cost_table(layouts, pool, budget):
-    """What a token and a request cost, and how many requests fit in a pool of so many bytes."""
-    lines = [
-        f"In a pool of {pool / GIB:.1f} GiB, in bf16:\n",
-        "| model | bytes a token | windows once full, states (MiB) | 1,800 tokens (MiB) "
-        "| 131,072 tokens (GiB) | fit at 1,800 | fit at 131,072 |",
-        "| --- |" + " ---: |" * 6,
-    ]
-    for name, cache in layouts.items():
-        cost = {
-            length: cache.block_bytes * cache.request_blocks(length, budget)
-            for length in (1800, 131072)
-        }
-        fit = [cache.concurrency(cache.blocks(pool), length, budget) for length in cost]
-        lines.append(
-            f"| {name} | {cache.per_token:,.0f} | {cache.fixed(budget) / 2**20:,.0f} | "
-            f"{cost[1800] / 2**20:,.0f} | {cost[131072] / GIB:,.2f} | "
-            f"{fit[0]:,.0f} | {fit[1]:,.1f} |"
-        )
-    return Markdown("\n".join(lines))
-
-
 def requests_by_length(found, ax=None):
     """Requests that the pool holds when all are of one length, against that length."""
     ax, marks = axes_of(ax), {}
@@ -98,27 +75,6 @@ def requests_by_length(found, ax=None):
     for axis in (ax.xaxis, ax.yaxis):
         axis.set_major_formatter(THOUSANDS)
     return legend(ax)
-
-
-def releases(layouts, pool, max_model_len, budget):
-    """What a log prints for the same pool before 0.20.2 and from then on."""
-    lines = [
-        f"Printed for a pool of {pool / GIB:.1f} GiB, max_model_len {max_model_len:,}, mnbt "
-        f"{budget:,}:\n",
-        "| model | tokens to 0.20.1 | tokens from 0.20.2 | ratio | Maximum concurrency, both |",
-        "| --- |" + " ---: |" * 4,
-    ]
-    for name, cache in layouts.items():
-        blocks = cache.blocks(pool)
-        old, new = (
-            cache.printed_tokens(blocks, max_model_len, budget, version)
-            for version in ("0.20.1", "0.20.2")
-        )
-        lines.append(
-            f"| {name} | {old:,} | {new:,} | {new / old:.1f} | "
-            f"{cache.concurrency(blocks, max_model_len, budget):.2f} |"
-        )
-    return Markdown("\n".join(lines))
 
 
 def filling(found, seqs, ax=None):

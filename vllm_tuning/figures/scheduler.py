@@ -4,7 +4,6 @@ A step is a column, so that a picture is read from left to right and needs no an
 """
 
 import numpy as np
-from IPython.display import Markdown
 
 from ..scheduler import Sweep
 from .style import INK, STAR, THOUSANDS, axes_of, legend, say
@@ -240,31 +239,6 @@ def over_mns(sweeps: dict[str, Sweep], what: str, ax=None):
     )
     ax.yaxis.set_major_formatter(THOUSANDS)
     return legend(ax, ncols=2)
-
-
-def totals(simulations) -> Markdown:
-    """Tokens put out and computed, preemptions and times of simulations with a step time."""
-    head = (
-        *("mns", "tokens put out", "tokens computed", "of them again", "preemptions", "tokens/s"),
-        *("TTFT, median (s)", "TPOT, median (ms)", "TPOT, largest (ms)"),
-    )
-    rows = [
-        (
-            f"{each.config.max_num_seqs:,}",
-            f"{each.summary.output_tokens:,}",
-            f"{each.summary.sched_tokens:,}",
-            f"{each.summary.recomputed_tokens:,}",
-            f"{each.summary.n_preempt:,}",
-            f"{each.times.throughput:,.0f}",
-            f"{np.median(each.times.ttft):,.1f}",
-            f"{1e3 * np.nanmedian(each.times.tpot):,.1f}",
-            f"{1e3 * np.nanmax(each.times.tpot):,.1f}",
-        )
-        for each in simulations
-    ]
-    lines = [head, ["---:"] * len(head), *rows]
-    table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-    return Markdown(f"Times from a {simulations[0].times.kind}:\n\n{table}")
 
 
 def _bar(ax, x, row, width, colour, hatch, label=None, lw=0.5, part=(0, 1)):
