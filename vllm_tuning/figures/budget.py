@@ -4,23 +4,13 @@ import numpy as np
 
 from ..budget import RISK, RunningRequest
 from ..units import GIB
-from .style import GREY, INK, THOUSANDS, axes_of, legend, say
-
-LINES = [
-    ("#0072B2", "-"),
-    ("#D55E00", "--"),
-    ("#009E73", "-."),
-    ("#CC79A7", ":"),
-    ("#E69F00", (0, (5, 1))),
-    ("#56B4E9", (0, (3, 1, 1, 1))),
-    (INK, (0, (1, 1))),
-]
+from .style import GREY, INK, LINES, THOUSANDS, axes_of, legend, say
 
 
 def request_costs(layouts, budget, ax=None):
     """GiB of KV cache that one request takes against its length, for {model: CacheLayout}."""
     ax, lengths = axes_of(ax), np.unique(np.geomspace(256, 131072, 73).astype(int))
-    for (name, cache), (colour, style) in zip(layouts.items(), LINES, strict=False):
+    for (name, cache), (colour, style, _) in zip(layouts.items(), LINES, strict=False):
         ax.plot(
             lengths,
             [
@@ -90,7 +80,7 @@ def filling(found, seqs, ax=None):
         ]
     )
     ax.axhline(100, color=INK, lw=1, label="the pool")
-    for count, (colour, style) in zip(seqs, LINES, strict=False):
+    for count, (colour, style, _) in zip(seqs, LINES, strict=False):
         use = 100 * count * blocks / (found.blocks - 1)
         fit = use <= 100
         ax.plot(

@@ -6,7 +6,7 @@ A step is a column, so that a picture is read from left to right and needs no an
 import numpy as np
 
 from ..scheduler import Sweep
-from .style import INK, STAR, THOUSANDS, axes_of, legend, say
+from .style import INK, LINES, STAR, THOUSANDS, axes_of, legend, say
 
 WORK = {  # colour of Okabe and Ito, hatch
     "prompt": ("#E69F00", "////"),
@@ -24,9 +24,6 @@ LIMITS = {  # column of the trace's table: flag, name, colour, line style, hatch
     "running": ("mns", "requests, of mns", "#0072B2", "--", None),
     "used": ("pool", "KV blocks, of the pool", "#009E73", "-.", "...."),
 }
-
-
-LINES = [("#0072B2", "-", "o"), ("#D55E00", "--", "s"), ("#009E73", "-.", "^")]
 
 
 def request_steps(trace, ax=None):
@@ -174,7 +171,7 @@ def decode_step(step_time, context, ax=None):
             ("read the weights", weights + 0 * seqs),
         ),
         LINES,
-        strict=True,
+        strict=False,
     ):
         ax.plot(seqs, 1e3 * values, style, color=colour, lw=1.6, label=label)
     ax.plot(

@@ -30,6 +30,17 @@ LOOK = {  # colour of Okabe and Ito, hatch, line style, marker
 }
 
 
+LINES = [  # of things that have no colour of their own: colour, line style, marker
+    ("#0072B2", "-", "o"),
+    ("#D55E00", "--", "s"),
+    ("#009E73", "-.", "^"),
+    ("#CC79A7", ":", "D"),
+    ("#E69F00", (0, (5, 1)), "v"),
+    ("#56B4E9", (0, (3, 1, 1, 1)), "P"),
+    (INK, (0, (1, 1)), "d"),
+]
+
+
 STYLE: Any = {
     "font.size": 9,
     "axes.spines.top": False,
