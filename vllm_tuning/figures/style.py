@@ -83,7 +83,7 @@ def axes_of(ax, height=3.4):
 def rendered(draw, *args, height: float, **saved) -> bytes:
     """``draw(*args, ax)`` 7 inches wide as a file; the same bytes for the same data.
 
-    saved: of ``Figure.savefig``. The reader's own matplotlib settings have no say.
+    saved: of ``Figure.savefig``. The reader's own matplotlib settings do not apply.
     """
     out = io.BytesIO()
     with matplotlib.rc_context():
@@ -125,5 +125,5 @@ def legend(ax, ncols=3, below=4.4):
 
 
 def branch_of(model, fitted) -> str:
-    """The run that sets the peak of a launch; "either run" where the launches cannot tell."""
+    """The run that sets the peak of a launch; "either run" where the launches do not show it."""
     return f"{fitted.branch} run" if is_known(model.k1) or is_known(model.k2) else "either run"

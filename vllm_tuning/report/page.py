@@ -17,7 +17,15 @@ from pathlib import Path
 
 from ..answer import Answer, find_optimum, model_of
 from ..figures import keep_pictures
-from ..reading import locate, read_source, write_whole
+from ..load import check
+from ..reading import (
+    ScrapeSeries,
+    locate,
+    read_bench_results,
+    read_scrapes,
+    read_source,
+    write_whole,
+)
 from ..units import InputError
 from ..workload import Workload
 
@@ -134,9 +142,6 @@ def _lies_at(path: Path) -> str:
 
 def _check_load(models, metrics, bench) -> None:
     """What is wrong with the files of the load, before a kernel starts. Raises InputError."""
-    from ..load import check
-    from ..reading import ScrapeSeries, read_bench_results, read_scrapes
-
     if len(models) > 1:
         raise InputError("metrics and benchmarks are of one server; report its launches alone")
     read_bench_results(bench)
@@ -160,8 +165,6 @@ def run_template(out: Path, folder: Path, parameters: dict):
     from jupyter_client.kernelspec import KernelSpec
     from jupyter_client.manager import AsyncKernelManager
 
-    if unknown := set(parameters) - set(papermill.inspect_notebook(str(TEMPLATE))):
-        raise InputError(f"{TEMPLATE.name} has no parameter {', '.join(sorted(unknown))}")
     with tempfile.TemporaryDirectory() as scratch:
         executed = Path(scratch, "executed.ipynb")
         env = {
