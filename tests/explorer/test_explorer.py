@@ -119,7 +119,7 @@ def test_every_data_set_shows_an_answer_or_a_sentence(play, name):
     if play.optimum and play.optimum.recommended:
         assert flags(play) == of(find_optimum(model_of([name]), Workload(1024, 256)))
     else:
-        assert re.search("No (recommendation|answer)[.] .{30}", text(play.answer))
+        assert re.search("No (recommendation yet|answer)[.] .{30}", text(play.answer))
         assert not set(before) & set(values(play))
         assert hidden(play.mns) and "mns and mnbt" in play.notes.value
     play.data_set.value = NAME
@@ -208,7 +208,7 @@ def test_the_ends_of_the_sliders_are_an_answer_or_a_sentence(play, lengths, util
     play.utilization.value = utilization
     before = values(play)
     play.mns.value, play.mnbt.value = factors
-    if "not one request" in text(play.answer):
+    if "not one request" in text(play.answer).lower():
         assert hidden(play.mns) and (utilization == 0.05 or max(lengths) == 2**20)
     else:
         assert len(flags(play)) == 2 and not set(before) & set(values(play))

@@ -223,17 +223,15 @@ def test_the_weights_of_the_notebook_are_those_of_the_model():
     assert kv_bytes_per_token(32, 8, 128, 2) == LLAMA.kv_bytes_per_token
 
 
-def test_the_table_of_totals_is_what_the_simulation_came_to():
-    """64 requests of 32 + 96 on a pool for 40: 64 * 127 tokens, and what is computed again."""
-    server = SchedulerConfig(64, 512, 321)
-    run = simulate(server, fixed_requests(64, 32, 96), step_time=LLAMA)
-    row = draw.totals([run]).data.splitlines()[-1]
-    again, times = run.summary.recomputed_tokens, run.times
-    assert again > 0 and row == (
-        f"| 64 | {64 * 96:,} | {64 * 127 + again:,} | {again:,} | {run.summary.n_preempt} | "
-        f"{times.throughput:,.0f} | {np.median(times.ttft):,.1f} | "
-        f"{1e3 * np.median(times.tpot):,.1f} | {1e3 * times.tpot.max():,.1f} |"
-    )
+def test_the_table_of_totals_is_what_the_requests_ask_for():
+    """8 * 248 requests of 400 + 1,400: the last token is put out, and never computed."""
+    (cell,) = (cell for cell in NOTEBOOK.cells if cell.id == "spiral-times")
+    found = re.findall(r"<tr><th[^>]*>(.*?)</th>(.*)</tr>", cell.outputs[0].data["text/html"])
+    rows = {mns: re.findall("<td>(.*?)</td>", cells) for mns, cells in found}
+    asked, again = 8 * 248, int(rows["1,024"][2].replace(",", ""))
+    assert again > 0 and rows["1,024"][1] == f"{asked * 1799 + again:,}"
+    assert rows["248"][:4] == [f"{asked * 1400:,}", f"{asked * 1799:,}", "0", "0"]
+    assert rows["1,024"][0] == rows["248"][0]
 
 
 def test_a_sweep_is_drawn_with_its_point():

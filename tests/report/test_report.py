@@ -113,11 +113,6 @@ def test_logs_of_one_model_are_one_report_and_a_table_is_one_by_itself(tmp_path)
     assert "mns512-mnbt512.log:1" in page and str(ROOT) not in page
 
 
-def test_an_unknown_parameter_is_an_error(tmp_path):
-    with pytest.raises(InputError, match="no parameter input_length"):
-        report.run_template(tmp_path / "out.ipynb", ROOT / "data", {"input_length": 5})
-
-
 def test_a_failing_run_leaves_the_notebook_with_its_error_and_no_page(tmp_path, monkeypatch):
     template = nbformat.read(report.TEMPLATE, as_version=4)
     template.cells = [
@@ -162,14 +157,14 @@ def test_an_interrupted_report_leaves_the_old_pair(tmp_path, monkeypatch):
     ) == 2
 
 
-def test_a_folder_in_the_place_of_the_page_is_told_before_the_run(tmp_path, monkeypatch):
+def test_a_folder_in_the_place_of_the_page_is_an_error_before_the_run(tmp_path, monkeypatch):
     monkeypatch.setattr(report, "run_template", lambda *_: pytest.fail("a kernel was started"))
     (tmp_path / f"{SETS[0]}.html").mkdir()
     with pytest.raises(InputError, match="is a folder"):
         write_report(SETS[0], 1024, 256, tmp_path)
 
 
-def test_an_output_folder_that_is_a_file_is_told(tmp_path):
+def test_an_output_folder_that_is_a_file_is_an_error(tmp_path):
     (tmp_path / "out").write_text("")
     with pytest.raises(InputError, match="out"):
         write_report(SETS[0], 1024, 256, tmp_path / "out")

@@ -17,7 +17,7 @@ from ..figures import pictures, png
 from ..launch import serve_flags
 from ..pool import Pool
 from ..reading import DATA, sources_of
-from ..report import answer_summary, warnings
+from ..report import answer_summary, recommendation, warnings
 from ..units import GIB, InputError
 from ..workload import Workload
 from .utilization import at_utilization, launched
@@ -277,30 +277,11 @@ def _flag(utilization) -> str:
 
 
 def _answer(optimum, chosen, utilization) -> str:
-    """HTML: the flags, the pool to expect, what leaving the recommended point costs."""
-    best, work = optimum.recommended, optimum.workload
-    asked = f"Requests of {work.input_len:,} + {work.output_len:,} = {work.length:,} tokens"
-    if best is None:
-        parts = [f"<strong>No recommendation.</strong> {asked}: {escape(optimum.reason)}."]
-        parts += [
-            f"Launch next: <code>{launch.flags}</code> ({escape(launch.why)})"
-            for launch in optimum.model.next_launches
-        ]
-    else:
-        flags = best.flags + (f" {_flag(utilization)}" if utilization else "")
-        tokens = (
-            ""
-            if best.kv_cache_tokens is None
-            else (f", {best.kv_cache_tokens:,} ± {best.kv_cache_tokens_stderr:,.0f} tokens,")
-        )
-        parts = [
-            f"<code><strong>{flags}</strong></code>",
-            f"{asked}. Expect a KV cache of {best.kv_cache / GIB:.2f} GiB{tokens} for "
-            f"{best.concurrency:,.1f} full requests, so {best.max_num_seqs:,} at once never "
-            f"preempt ({optimum.proviso}).",
-        ]
-        parts += [cost_of(optimum, *chosen)] if chosen else []
-    return "".join(f"<div>{part}</div>" for part in parts)
+    """HTML: the recommendation, and what leaving the recommended point costs."""
+    parts = [f"<p>With <code>{_flag(utilization)}</code></p>"] if utilization else []
+    parts += [recommendation(optimum).as_html()]
+    parts += [f"<p>{cost_of(optimum, *chosen)}</p>"] if chosen else []
+    return "".join(parts)
 
 
 def _warnings(optimum) -> str:

@@ -1,62 +1,16 @@
-"""The pool before any launch: what a token costs, what fits, what the knobs buy."""
+"""The pool before any launch: what a token costs, what fits, how many requests to admit."""
 
 import numpy as np
-from IPython.display import Markdown
 
 from ..budget import RISK, RunningRequest
 from ..units import GIB
-from .style import GREY, INK, LOOK, STAR, THOUSANDS, axes_of, legend, say
-
-LINES = [
-    ("#0072B2", "-"),
-    ("#D55E00", "--"),
-    ("#009E73", "-."),
-    ("#CC79A7", ":"),
-    ("#E69F00", (0, (5, 1))),
-    ("#56B4E9", (0, (3, 1, 1, 1))),
-    (INK, (0, (1, 1))),
-]
-
-
-def utilization_curve(found, ax=None):
-    """Tokens of the pool, and GiB left above the ceiling, against gpu_memory_utilization."""
-    ax, given = axes_of(ax), found.budget.gpu_memory_utilization
-    x = np.linspace(0.8, 0.99, 39)
-    pools = [found.budget.at(share).pool for share in x]
-    low, middle, high = (
-        [found.tokens(size) for size in sizes]
-        for sizes in zip(*((pool.low, pool.value, pool.high) for pool in pools), strict=True)
-    )
-    colour = LOOK["KV cache"][0]
-    ax.fill_between(x, low, high, color=colour, alpha=0.35, lw=0, label="90 % band")
-    ax.plot(x, middle, color="#0072B2", lw=1.8, label="tokens in the pool, left axis")
-    ax.plot(given, found.tokens(found.pool.value), **STAR, label=f"given: {given:g}")
-    ax.plot([], [], "--", color="#D55E00", lw=1.6, label="left above the ceiling, right axis")
-    right = ax.twinx()
-    right.plot(
-        x,
-        [found.budget.at(share).above_ceiling / GIB for share in x],
-        "--",
-        color="#D55E00",
-        lw=1.6,
-    )
-    right.set(ylabel="above the ceiling (GiB)", ylim=0)
-    right.spines.right.set_visible(True)
-    right.grid(visible=False)
-    ax.set(
-        xlabel="gpu_memory_utilization, U",
-        ylabel="KV cache (tokens)",
-        ylim=(0, None),
-        xlim=(x[0], x[-1]),
-    )
-    ax.yaxis.set_major_formatter(THOUSANDS)
-    return legend(ax, ncols=2)
+from .style import GREY, INK, LINES, THOUSANDS, axes_of, legend, say
 
 
 def request_costs(layouts, budget, ax=None):
     """GiB of KV cache that one request takes against its length, for {model: CacheLayout}."""
     ax, lengths = axes_of(ax), np.unique(np.geomspace(256, 131072, 73).astype(int))
-    for (name, cache), (colour, style) in zip(layouts.items(), LINES, strict=False):
+    for (name, cache), (colour, style, _) in zip(layouts.items(), LINES, strict=False):
         ax.plot(
             lengths,
             [
@@ -78,28 +32,6 @@ def request_costs(layouts, budget, ax=None):
     for axis in (ax.xaxis, ax.yaxis):
         axis.set_major_formatter(THOUSANDS)
     return legend(ax)
-
-
-def cost_table(layouts, pool, budget):
-    """What a token and a request cost, and how many requests fit in a pool of so many bytes."""
-    lines = [
-        f"In a pool of {pool / GIB:.1f} GiB, in bf16:\n",
-        "| model | bytes a token | windows once full, states (MiB) | 1,800 tokens (MiB) "
-        "| 131,072 tokens (GiB) | fit at 1,800 | fit at 131,072 |",
-        "| --- |" + " ---: |" * 6,
-    ]
-    for name, cache in layouts.items():
-        cost = {
-            length: cache.block_bytes * cache.request_blocks(length, budget)
-            for length in (1800, 131072)
-        }
-        fit = [cache.concurrency(cache.blocks(pool), length, budget) for length in cost]
-        lines.append(
-            f"| {name} | {cache.per_token:,.0f} | {cache.fixed(budget) / 2**20:,.0f} | "
-            f"{cost[1800] / 2**20:,.0f} | {cost[131072] / GIB:,.2f} | "
-            f"{fit[0]:,.0f} | {fit[1]:,.1f} |"
-        )
-    return Markdown("\n".join(lines))
 
 
 def requests_by_length(found, ax=None):
@@ -135,68 +67,6 @@ def requests_by_length(found, ax=None):
     return legend(ax)
 
 
-def releases(layouts, pool, max_model_len, budget):
-    """What a log prints for the same pool before 0.20.2 and from then on."""
-    lines = [
-        f"Printed for a pool of {pool / GIB:.1f} GiB, max_model_len {max_model_len:,}, mnbt "
-        f"{budget:,}:\n",
-        "| model | tokens to 0.20.1 | tokens from 0.20.2 | ratio | Maximum concurrency, both |",
-        "| --- |" + " ---: |" * 4,
-    ]
-    for name, cache in layouts.items():
-        blocks = cache.blocks(pool)
-        old, new = (
-            cache.printed_tokens(blocks, max_model_len, budget, version)
-            for version in ("0.20.1", "0.20.2")
-        )
-        lines.append(
-            f"| {name} | {old:,} | {new:,} | {new / old:.1f} | "
-            f"{cache.concurrency(blocks, max_model_len, budget):.2f} |"
-        )
-    return Markdown("\n".join(lines))
-
-
-def knobs(found, ax=None):
-    """Tokens that the pool holds: as it is, with a higher ceiling, and with fewer bytes."""
-    ax, budget = axes_of(ax, 2.6), found.budget
-    light, higher = (
-        budget.with_weights(0.5).pool.value,
-        min(0.99, budget.gpu_memory_utilization + 0.03),
-    )
-    bars = {
-        "as it is": (found.pool.value, found.cache),
-        f"utilization {higher:.2f}": (budget.at(higher).pool.value, found.cache),
-        "8-bit weights": (light, found.cache),
-        "fp8 KV cache": (found.pool.value, found.cache_fp8),
-        "8-bit weights and fp8 KV": (light, found.cache_fp8),
-    }
-    for y, (pool, cache) in enumerate(bars.values()):
-        fp8 = cache is found.cache_fp8
-        ax.barh(
-            y,
-            found.tokens(pool, cache) / 1e3,
-            0.6,
-            color=LOOK["KV cache"][0],
-            ec="w",
-            hatch="////" if fp8 else None,
-        )
-        ax.text(
-            found.tokens(pool, cache) / 1e3,
-            y,
-            f" {found.tokens(pool, cache):,}",
-            va="center",
-            fontsize=8,
-        )
-    ax.set_yticks(range(len(bars)), bars)
-    ax.set(
-        xlabel="KV cache (thousands of tokens)",
-        ylim=(len(bars) - 0.4, -0.6),
-        xlim=(0, 1.25 * max(1, ax.dataLim.xmax)),
-    )
-    ax.xaxis.set_major_formatter(THOUSANDS)
-    return say(ax, f"In a pool of {found.pool.value / GIB:.1f} GiB, and what the knobs make of it.")
-
-
 def filling(found, seqs, ax=None):
     """Share of the pool that so many requests need while all of them generate their output."""
     ax, shape = axes_of(ax), found.request
@@ -210,7 +80,7 @@ def filling(found, seqs, ax=None):
         ]
     )
     ax.axhline(100, color=INK, lw=1, label="the pool")
-    for count, (colour, style) in zip(seqs, LINES, strict=False):
+    for count, (colour, style, _) in zip(seqs, LINES, strict=False):
         use = 100 * count * blocks / (found.blocks - 1)
         fit = use <= 100
         ax.plot(

@@ -44,8 +44,7 @@ def figure_1_by_length(model, optima, given, ax=None):
     A hollow star (``given-length``) keeps the place of ``optima[given]``. One without an answer
     draws nothing.
     """
-    ax, pool = axes_of(ax, 3.2), shows_pool(model)
-    symbol, larger, word = ("pool", np.fmin, "smaller") if pool else ("P", np.fmax, "larger")
+    ax, (symbol, larger, both) = axes_of(ax, 3.2), _quantity(model)
     points = {
         i: (best.max_num_seqs, best.max_num_batched_tokens)
         for i, optimum in enumerate(optima)
@@ -54,19 +53,8 @@ def figure_1_by_length(model, optima, given, ax=None):
     right = 1.1 * max(seqs for seqs, _ in points.values())
     x = np.linspace(0, right, 129)  # from 128 on matplotlib leaves out what lies on a straight line
     for i, (seqs, tokens) in points.items():
-        frame, runs = {"gid": f"frame-{i}"}, _curves(model, x, tokens)
-        point = seqs, larger(*_curves(model, seqs, tokens))
-        ax.plot(
-            x,
-            larger(*runs),
-            color=INK,
-            lw=4,
-            alpha=0.3,
-            **frame,
-            label=f"{symbol}, the {word} of both",
-        )
-        for name, curve in zip(("model run", "sampler run"), runs, strict=True):
-            ax.plot(x, curve, LOOK[name][2], color=LOOK[name][0], lw=1.7, label=name, **frame)
+        frame, point = {"gid": f"frame-{i}"}, (seqs, larger(*_curves(model, seqs, tokens).values()))
+        _draw_runs(ax, x, _curves(model, x, tokens), larger, both, **frame)
         ax.plot(*point, **STAR, label="recommended (point C)", **frame)
         if i == given:
             ax.plot(
@@ -75,20 +63,36 @@ def figure_1_by_length(model, optima, given, ax=None):
                 gid="given-length",
                 label=f"at the given {optima[i].workload.length:,} tokens",
             )
-    ax.set(
-        xlim=(0, right),
-        xlabel=LABEL["max_num_seqs"],
-        ylabel="KV cache pool (GiB)" if pool else "peak activation, P (GiB)",
-    )
-    if not pool:
+    _label_axes(ax, model, "max_num_seqs", right)
+    if symbol == "P":
         ax.set_ylim(bottom=0)
-    ax.xaxis.set_major_formatter(THOUSANDS)
     return legend(ax)
 
 
 def shows_pool(model) -> bool:
     """Whether the law is drawn as the pool: no level of P is known, only its differences."""
     return bool(model.launches) and all(f.peak_activation is None for f in model.launches)
+
+
+def _quantity(model):
+    """What the law is drawn as: its symbol, which of two runs sets it, and that in words."""
+    if shows_pool(model):
+        return "pool", np.fmin, "pool, the smaller of both"
+    return "P", np.fmax, "P, the larger of both"
+
+
+def _label_axes(ax, model, along, right):
+    quantity = "KV cache pool (GiB)" if shows_pool(model) else "peak activation, P (GiB)"
+    ax.set(xlim=(0, right), xlabel=LABEL[along], ylabel=quantity)
+    ax.xaxis.set_major_formatter(THOUSANDS)
+
+
+def _draw_runs(ax, x, runs, larger, both, **look):
+    """The curves of the runs that are known, {run: GiB}, and behind two of them what they set."""
+    if len(runs) == 2:
+        ax.plot(x, larger(*runs.values()), color=INK, lw=4, alpha=0.3, label=both, **look)
+    for name, curve in runs.items():
+        ax.plot(x, curve, LOOK[name][2], color=LOOK[name][0], lw=1.7, label=name, **look)
 
 
 def marked(optimum, chosen) -> dict[str, dict[str, int]]:
@@ -110,28 +114,22 @@ def edges(model, points) -> dict[str, float]:
 
 
 def _curves(model, max_num_seqs, max_num_batched_tokens):
-    """(model run, sampler run) in GiB, as P or as the pool each leaves; NaN where unknown."""
+    """{run: GiB} of both runs, as P or as the pool each leaves; NaN where unknown."""
     seqs, tokens = np.broadcast_arrays(max_num_seqs, max_num_batched_tokens)
     if shows_pool(model):
-        exact = (
-            "k1",
-            "k2",
-            "k",
-            "pool_at_zero_tokens",
-            "pool_at_zero_requests",
-        )  # errors would cost time
+        # Plain numbers: to propagate errors would cost time.
+        exact = ("k1", "k2", "k", "pool_at_zero_tokens", "pool_at_zero_requests")
         pair = replace(model, **{n: getattr(model, n).n for n in exact}).pools(seqs, tokens)
     else:
         pair = (
             model_run(tokens, model.k1.n, model.a1.n),
             sampler_run(tokens, seqs, model.k2.n, model.a2.n, model.k.n),
         )
-    return [curve / GIB for curve in pair]
+    return {run: curve / GIB for run, curve in zip(("model run", "sampler run"), pair, strict=True)}
 
 
 def _draw_law(ax, model, optimum, along, held, chosen, part):
-    points, pool = marked(optimum, chosen), shows_pool(model)
-    symbol, larger, word = ("pool", np.fmin, "smaller") if pool else ("P", np.fmax, "larger")
+    points, (symbol, larger, both) = marked(optimum, chosen), _quantity(model)
     levels = Counter(value for f in model.launches if (value := getattr(f.launch, held)))
     usual = max(levels, key=lambda value: (levels[value], value), default=1)
     level = [usual, *(point[held] for point in points.values())][-1]
@@ -140,51 +138,35 @@ def _draw_law(ax, model, optimum, along, held, chosen, part):
     tried = [value for f in model.launches if (value := getattr(f.launch, along))]
     bends = np.r_[np.linspace(0, right), tried, np.minimum([*levels], right)]
     x = np.unique(np.r_[bends, marks, min(level, right)])
-    runs = zip(("model run", "sampler run"), _curves(model, **{along: x, held: level}), strict=True)
-    runs = {name: curve for name, curve in runs if np.isfinite(curve).all()}
+    runs = _curves(model, **{along: x, held: level})
+    runs = {name: curve for name, curve in runs.items() if np.isfinite(curve).all()}
     moving = {"animated": part is not None}
-    if len(runs) == 2:
-        at = "" if part else f" at {SHORT[held]} {level:,}"  # a frame stays where the level moves
-        ax.plot(
-            x,
-            larger(*runs.values()),
-            color=INK,
-            lw=4,
-            alpha=0.3,
-            **moving,
-            label=f"{symbol}, the {word} of both{at}",
-        )
-    for name, curve in runs.items():
-        ax.plot(x, curve, LOOK[name][2], color=LOOK[name][0], lw=1.7, label=name, **moving)
+    both += "" if part else f" at {SHORT[held]} {level:,}"  # a frame stays where the level moves
+    _draw_runs(ax, x, runs, larger, both, **moving)
     if part != "moving":
         others = sorted(set(levels) - {level}) if runs else []
         for value in others:
             at = np.unique(bends)
             ax.plot(
                 at,
-                larger(*_curves(model, **{along: at, held: value})),
+                larger(*_curves(model, **{along: at, held: value}).values()),
                 color=GREY,
                 lw=0.8,
                 zorder=1,
                 label=f"{symbol} at {SHORT[held]} {_listed(others)}",
             )
-        ax.set(
-            xlim=(0, right),
-            xlabel=LABEL[along],
-            ylabel="KV cache pool (GiB)" if pool else "peak activation, P (GiB)",
-        )
-        ax.xaxis.set_major_formatter(THOUSANDS)
+        _label_axes(ax, model, along, right)
         _draw_launches(ax, model, along, held, level)
         low, high = ax.get_ylim()
         if part and len(runs) == 2:  # the same axes wherever the level moves
             low, high = sorted(
-                larger(*_curves(model, **at)) for at in (dict.fromkeys(ends, 0), ends)
+                larger(*_curves(model, **at).values()) for at in (dict.fromkeys(ends, 0), ends)
             )
-        low = low if pool else 0
+        low = 0 if symbol == "P" else low
         ax.set_ylim(low, high + 0.3 * (high - low) * bool(points))  # the labels stand above
     for row, (name, point) in enumerate(points.items()):
         seqs, tokens = (point[flag] for flag in LABEL)
-        at = point[along], float(larger(*_curves(model, **point)))
+        at = point[along], float(larger(*_curves(model, **point).values()))
         star = STAR if name == "C" else STAR | {"marker": "D", "ms": 8}
         label = "recommended (point C)" if name == "C" else "chosen flags"
         ax.plot(*at, **star, **moving, label=label)

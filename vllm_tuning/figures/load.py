@@ -3,9 +3,7 @@
 import numpy as np
 
 from ..load import PEAK_LIMIT, Verdict, observed_request
-from .style import GREY, INK, STAR, THOUSANDS, axes_of, legend, say
-
-LINES = [("#0072B2", "-", "o"), ("#D55E00", "--", "s"), ("#009E73", "-.", "^")]
+from .style import GREY, INK, LINES, STAR, THOUSANDS, axes_of, legend, say
 
 
 def kv_cache_usage(verdicts: dict[str, Verdict], ax=None):

@@ -4,10 +4,9 @@ A step is a column, so that a picture is read from left to right and needs no an
 """
 
 import numpy as np
-from IPython.display import Markdown
 
 from ..scheduler import Sweep
-from .style import INK, STAR, THOUSANDS, axes_of, legend, say
+from .style import INK, LINES, STAR, THOUSANDS, axes_of, legend, say
 
 WORK = {  # colour of Okabe and Ito, hatch
     "prompt": ("#E69F00", "////"),
@@ -25,9 +24,6 @@ LIMITS = {  # column of the trace's table: flag, name, colour, line style, hatch
     "running": ("mns", "requests, of mns", "#0072B2", "--", None),
     "used": ("pool", "KV blocks, of the pool", "#009E73", "-.", "...."),
 }
-
-
-LINES = [("#0072B2", "-", "o"), ("#D55E00", "--", "s"), ("#009E73", "-.", "^")]
 
 
 def request_steps(trace, ax=None):
@@ -175,7 +171,7 @@ def decode_step(step_time, context, ax=None):
             ("read the weights", weights + 0 * seqs),
         ),
         LINES,
-        strict=True,
+        strict=False,
     ):
         ax.plot(seqs, 1e3 * values, style, color=colour, lw=1.6, label=label)
     ax.plot(
@@ -240,31 +236,6 @@ def over_mns(sweeps: dict[str, Sweep], what: str, ax=None):
     )
     ax.yaxis.set_major_formatter(THOUSANDS)
     return legend(ax, ncols=2)
-
-
-def totals(simulations) -> Markdown:
-    """Tokens put out and computed, preemptions and times of simulations with a step time."""
-    head = (
-        *("mns", "tokens put out", "tokens computed", "of them again", "preemptions", "tokens/s"),
-        *("TTFT, median (s)", "TPOT, median (ms)", "TPOT, largest (ms)"),
-    )
-    rows = [
-        (
-            f"{each.config.max_num_seqs:,}",
-            f"{each.summary.output_tokens:,}",
-            f"{each.summary.sched_tokens:,}",
-            f"{each.summary.recomputed_tokens:,}",
-            f"{each.summary.n_preempt:,}",
-            f"{each.times.throughput:,.0f}",
-            f"{np.median(each.times.ttft):,.1f}",
-            f"{1e3 * np.nanmedian(each.times.tpot):,.1f}",
-            f"{1e3 * np.nanmax(each.times.tpot):,.1f}",
-        )
-        for each in simulations
-    ]
-    lines = [head, ["---:"] * len(head), *rows]
-    table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-    return Markdown(f"Times from a {simulations[0].times.kind}:\n\n{table}")
 
 
 def _bar(ax, x, row, width, colour, hatch, label=None, lw=0.5, part=(0, 1)):

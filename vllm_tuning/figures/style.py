@@ -30,6 +30,17 @@ LOOK = {  # colour of Okabe and Ito, hatch, line style, marker
 }
 
 
+LINES = [  # of things that have no colour of their own: colour, line style, marker
+    ("#0072B2", "-", "o"),
+    ("#D55E00", "--", "s"),
+    ("#009E73", "-.", "^"),
+    ("#CC79A7", ":", "D"),
+    ("#E69F00", (0, (5, 1)), "v"),
+    ("#56B4E9", (0, (3, 1, 1, 1)), "P"),
+    (INK, (0, (1, 1)), "d"),
+]
+
+
 STYLE: Any = {
     "font.size": 9,
     "axes.spines.top": False,
@@ -72,7 +83,7 @@ def axes_of(ax, height=3.4):
 def rendered(draw, *args, height: float, **saved) -> bytes:
     """``draw(*args, ax)`` 7 inches wide as a file; the same bytes for the same data.
 
-    saved: of ``Figure.savefig``. The reader's own matplotlib settings have no say.
+    saved: of ``Figure.savefig``. The reader's own matplotlib settings do not apply.
     """
     out = io.BytesIO()
     with matplotlib.rc_context():
@@ -114,5 +125,5 @@ def legend(ax, ncols=3, below=4.4):
 
 
 def branch_of(model, fitted) -> str:
-    """The run that sets the peak of a launch; "either run" where the launches cannot tell."""
+    """The run that sets the peak of a launch; "either run" where the launches do not show it."""
     return f"{fitted.branch} run" if is_known(model.k1) or is_known(model.k2) else "either run"

@@ -1,6 +1,6 @@
 """What people read: text, HTML, the executed notebook."""
 
-from .answer_summary import answer_summary, fit_summary, launches_summary
+from .answer_summary import answer_summary, fit_summary, launches_summary, recommendation
 from .budget_summary import capacity_summary
 from .contract import fit_json, launch_json, measured_json, recommend_json, recommend_yaml
 from .load_summary import check_summary
@@ -24,6 +24,7 @@ __all__ = [
     "plan_summary",
     "recommend_json",
     "recommend_yaml",
+    "recommendation",
     "simulation_summary",
     "warnings",
     "write_reports",

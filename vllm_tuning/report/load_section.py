@@ -14,8 +14,6 @@ from .load_summary import check_summary, per_cent
 from .sections import figure
 from .summary import Cell, Paragraph, Summary, Table
 
-USE = "use of the KV cache, peak"
-
 
 def load_section(optimum: Answer, sources, metrics=(), bench=()) -> HTML | None:
     """Verdict, three-way table and time lines of the scrapes; then benchmarks. None of neither."""
@@ -66,7 +64,7 @@ def three_way(optimum: Answer, verdict: Verdict) -> Summary:
             None,
             request and request.length,
         ),
-        (USE, None, full, peak),
+        ("use of the KV cache, peak", None, per_cent(full), per_cent(peak)),
         ("preemptions", best and 0, None, lost),
     ]
     head = (
@@ -75,18 +73,11 @@ def three_way(optimum: Answer, verdict: Verdict) -> Summary:
         Cell("start-up log", "measured"),
         Cell("load", "measured"),
     )
-    table = Table(
-        head, [(name, *(_cell(value, name) for value in values)) for name, *values in rows]
-    )
     derived = (
         "The use under start-up log is derived: what all that max-num-seqs admits would take when "
         "full."
     )
-    return Summary(table, *[Paragraph(derived)] * bool(full))
-
-
-def _cell(value, name):
-    return per_cent(value) if name == USE else value
+    return Summary(Table(head, rows), *[Paragraph(derived)] * bool(full))
 
 
 def bench_table(results: list[dict]) -> Summary:

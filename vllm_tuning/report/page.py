@@ -16,7 +16,15 @@ from html import escape
 from pathlib import Path
 
 from ..answer import Answer, find_optimum, model_of
-from ..reading import locate, read_source, write_whole
+from ..load import check
+from ..reading import (
+    ScrapeSeries,
+    locate,
+    read_bench_results,
+    read_scrapes,
+    read_source,
+    write_whole,
+)
 from ..units import InputError
 from ..workload import Workload
 
@@ -135,9 +143,6 @@ def _lies_at(path: Path) -> str:
 
 def _check_load(models, metrics, bench) -> None:
     """What is wrong with the files of the load, before a kernel starts. Raises InputError."""
-    from ..load import check
-    from ..reading import ScrapeSeries, read_bench_results, read_scrapes
-
     if len(models) > 1:
         raise InputError("metrics and benchmarks are of one server; report its launches alone")
     read_bench_results(bench)
@@ -155,17 +160,14 @@ def _own_name(sources, shown: list[Path]) -> str:
 
 
 def run_template(out: Path, folder: Path, parameters: dict):
-    """The template run in ``folder``; where it fails it is left at ``out`` with its error."""
-    import nbformat
+    """The template run in ``folder``; where it fails, ``out`` is what papermill wrote of it."""
     import papermill
     from ipykernel.kernelspec import get_kernel_dict
     from jupyter_client.kernelspec import KernelSpec
     from jupyter_client.manager import AsyncKernelManager
 
-    if unknown := set(parameters) - set(papermill.inspect_notebook(str(TEMPLATE))):
-        raise InputError(f"{TEMPLATE.name} has no parameter {', '.join(sorted(unknown))}")
-    live, failure = [nbformat.read(TEMPLATE, as_version=4)], ""
     with tempfile.TemporaryDirectory() as scratch:
+        executed = Path(scratch, "executed.ipynb")
         env = {
             "IPYTHONDIR": scratch,
             "TMPDIR": scratch,
@@ -179,26 +181,27 @@ def run_template(out: Path, folder: Path, parameters: dict):
             transport_encryption = "auto"  # a kernel in the clear warns
 
         try:
-            papermill.execute_notebook(
+            notebook = papermill.execute_notebook(
                 str(TEMPLATE),
-                None,
+                str(executed),
                 parameters,
                 cwd=str(folder),
                 progress_bar=False,
                 record_timing=False,
                 kernel_manager_class=OwnKernel,
                 shutdown_kernel="immediate",
-                on_notebook_start=lambda notebook: live.append(notebook),
             )
         except Exception as error:
+            if executed.exists():
+                write_whole(out, executed.read_text("utf-8"))
+            out.with_suffix(".html").unlink(missing_ok=True)  # it would belong to another run
             kind = getattr(error, "ename", type(error).__name__)
             failure = " ".join(f"{kind}: {getattr(error, 'evalue', error)}".split())
-            live[-1].cells.insert(0, nbformat.v4.new_markdown_cell(f"**Failed:** `{failure}`"))
-    notebook = live[-1]
+            raise InputError(f"{out}: the notebook failed: {failure}") from None
     notebook.cells = [
         cell
         for cell in notebook.cells
-        if failure or cell.get("outputs") or "if-any" not in cell.metadata.get("tags", [])
+        if cell.get("outputs") or "if-any" not in cell.metadata.get("tags", [])
     ]
     notebook.metadata = {
         "kernelspec": notebook.metadata.kernelspec,
@@ -208,16 +211,12 @@ def run_template(out: Path, folder: Path, parameters: dict):
     count = itertools.count(1)
     for i, cell in enumerate(notebook.cells):
         cell.id, cell.metadata = f"cell-{i}", {"tags": cell.metadata.get("tags", [])}
-        if cell.cell_type == "code" and not failure:
+        if cell.cell_type == "code":
             cell.outputs = [output for output in cell.outputs if output.get("name") != "stderr"]
             cell.execution_count = next(count)
             for output in cell.outputs:
                 if output.output_type == "execute_result":
                     output.execution_count = cell.execution_count
-    if failure:
-        write_whole(out, nbformat.writes(notebook) + "\n")
-        out.with_suffix(".html").unlink(missing_ok=True)  # it would belong to another run
-        raise InputError(f"{out}: the notebook failed: {failure}")
     return notebook
 
 
