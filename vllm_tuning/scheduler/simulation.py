@@ -16,6 +16,7 @@ from .step_time import Clock, StepTime, Times
 from .trace import Trace
 
 MOST_TRACED = 10**6, 10**8  # steps before the last arrival, generated tokens: some GB of memory
+MEANS = "mean_used", "tokens_per_step", "sched_tokens_per_step", "mean_pool_use", "peak_pool_use"
 
 
 @dataclass
@@ -28,7 +29,6 @@ class Summary:
     max_used and mean_used: blocks taken in a step, out of the usable ones. idle_steps: no work.
     """
 
-    usable_blocks: int
     n_steps: int = 0
     n_preempt: int = 0
     sched_tokens: int = 0
@@ -40,6 +40,7 @@ class Summary:
     recomputed_tokens: int = 0
     hit_tokens: int = 0
     used_in_all: int = 0
+    usable_blocks: int = field(kw_only=True)
 
     def add_request(self, request: Request) -> None:
         self.n_requests += 1
@@ -79,11 +80,9 @@ class Summary:
         return self.max_used / self.usable_blocks
 
     def to_dict(self) -> dict:
-        sums = asdict(self) | {"mean_used": self.mean_used}
-        sums["usable_blocks"] = sums.pop("usable_blocks")  # the order of the keys in a file
+        sums = asdict(self)
         del sums["used_in_all"]
-        means = ("tokens_per_step", "sched_tokens_per_step", "mean_pool_use", "peak_pool_use")
-        return sums | {name: getattr(self, name) for name in means}
+        return sums | {name: getattr(self, name) for name in MEANS}
 
 
 @dataclass(frozen=True)
@@ -117,7 +116,7 @@ def simulate(
         raise InputError(f"concurrency is {concurrency}; at least 1 must be in flight")
     if isinstance(requests, Sequence):
         requests = sorted(map(config.check, requests), key=lambda request: request.at)
-    scheduler, summary = Scheduler(config), Summary(config.num_gpu_blocks - 1)
+    scheduler, summary = Scheduler(config), Summary(usable_blocks=config.num_gpu_blocks - 1)
     arrivals = _Arrivals(config, requests, concurrency, trace, read_all=trace or bool(step_time))
     kept, clock = Trace() if trace else None, Clock(step_time) if step_time else None
     while arrivals.next or scheduler.running or scheduler.waiting:
