@@ -235,7 +235,7 @@ def server_at(
         tokens = first_known(same, "kv_cache_tokens", tokens)
     if tokens is None or not (seqs and budget):
         reason = optimum.reason or "layers of several kinds share the pool"
-        raise InputError(f"num_gpu_blocks is not known from the launches: {reason}")
+        raise InputError(f"the launches do not tell num_gpu_blocks: {reason}")
     longest = max((launch.max_model_len or 0 for launch in launches), default=0)
     given = {"block_size": model.block_size, "max_model_len": longest or optimum.workload.length}
     return SchedulerConfig(seqs, budget, max(0, tokens) // model.block_size, **given | flags)
