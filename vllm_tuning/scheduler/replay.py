@@ -8,10 +8,8 @@ import gzip
 import io
 import json
 import os
-import zlib
-from pathlib import Path
 
-from ..reading import whole_file
+from ..reading import read_text, whole_file
 from ..units import LARGEST_COUNT, InputError
 from .config import Request, SchedulerConfig
 from .simulation import Simulation
@@ -30,6 +28,14 @@ CONFIG_KEYS = {
 }
 REQUEST_KEYS = ("id", "prompt_len", "max_tokens", "at", "prompt")
 
+_EXPECTED = {
+    int: f"a whole number, 0 to {LARGEST_COUNT:,}",
+    float: "a number from 0 to below 1",
+    bool: "true or false",
+    str: "a name or a number",
+    list: "a list of token ids",
+    dict: "an object",
+}
 _LARGEST_FILE = 2**28
 _ENCODE = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
@@ -39,8 +45,12 @@ def read_workload(path: str | os.PathLike) -> tuple[SchedulerConfig, list[Reques
 
     Raises InputError ``FILE: what is wrong, and what would be right``.
     """
+    text = read_text(path, "a workload", _LARGEST_FILE)
     try:
-        document = _read_json(Path(path))
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path}: not JSON ({error}); expected a workload") from None
+    try:
         for name, kind in (("config", dict), ("requests", list)):
             if not isinstance(document, dict) or not isinstance(document.get(name), kind):
                 raise InputError(f"no {name}; expected a JSON object with config and requests")
@@ -96,61 +106,35 @@ def _request_to_json(request: Request) -> dict:
     return {name: value for name, value in entry.items() if value is not None}
 
 
-def _read_json(path: Path):
-    try:
-        with path.open("rb") as file:
-            zipped = file.read(2) == b"\x1f\x8b"
-            file.seek(0)
-            data = (gzip.GzipFile(fileobj=file) if zipped else file).read(_LARGEST_FILE + 1)
-        if len(data) > _LARGEST_FILE:
-            raise InputError("larger than 256 MiB")
-        return json.loads(data)
-    except (ValueError, RecursionError, EOFError, zlib.error, gzip.BadGzipFile) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"not JSON ({error}); expected a workload") from None
-    except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror or error}") from None
-
-
 def _config(entry: dict) -> SchedulerConfig:
-    _known(entry, CONFIG_KEYS, "config", required=("mns", "mnbt", "blocks"))
-    for key, value in entry.items():
-        place, number = (
-            f"config.{key}",
-            isinstance(value, int | float) and not isinstance(value, bool),
-        )
-        if key in ("chunked", "prefix", "reserve"):
-            if not isinstance(value, bool):
-                raise InputError(f"{place} is {_short(value)}; expected true or false")
-        elif key == "watermark":
-            if not number or not 0 <= value < 1:
-                raise InputError(f"{place} is {_short(value)}; expected a number from 0 to below 1")
-        else:
-            _count(value, place)
-    return SchedulerConfig(**{CONFIG_KEYS[key]: value for key, value in entry.items()})
+    _check_keys(entry, CONFIG_KEYS, "config", required=("mns", "mnbt", "blocks"))
+    kinds = SchedulerConfig.__annotations__
+    return SchedulerConfig(
+        **{
+            (name := CONFIG_KEYS[key]): _checked(value, kinds[name], f"config.{key}")
+            for key, value in entry.items()
+        }
+    )
 
 
 def _request(index: int, entry) -> Request:
     place = f"requests[{index}]"
-    if not isinstance(entry, dict):
-        raise InputError(f"{place} is {_short(entry)}; expected an object")
-    prompt = entry.get("prompt")
-    _known(entry, REQUEST_KEYS, place, ("id", "max_tokens", *["prompt_len"] * (prompt is None)))
-    if isinstance(entry["id"], bool) or not isinstance(entry["id"], str | int):
-        raise InputError(f"{place}.id is {_short(entry['id'])}; expected a name or a number")
+    prompt = _checked(entry, dict, place).get("prompt")
+    _check_keys(
+        entry, REQUEST_KEYS, place, ("id", "max_tokens", *["prompt_len"] * (prompt is None))
+    )
+    name = _checked(entry["id"], str, f"{place}.id")
     if prompt is not None:
-        if not isinstance(prompt, list):
-            raise InputError(f"{place}.prompt is {_short(prompt)}; expected a list of token ids")
-        prompt = tuple(_count(token, f"{place}.prompt") for token in prompt)
+        tokens = _checked(prompt, list, f"{place}.prompt")
+        prompt = tuple(_checked(token, int, f"{place}.prompt") for token in tokens)
     counts = {"prompt_len": len(prompt or ()), "at": 0} | entry
     length, tokens, at = (
-        _count(counts[name], f"{place}.{name}") for name in ("prompt_len", "max_tokens", "at")
+        _checked(counts[key], int, f"{place}.{key}") for key in ("prompt_len", "max_tokens", "at")
     )
-    return Request(entry["id"], length, tokens, at, prompt)
+    return Request(name, length, tokens, at, prompt)
 
 
-def _known(entry: dict, names, place: str, required) -> None:
+def _check_keys(entry: dict, names, place: str, required) -> None:
     for name in entry:
         if name not in names:
             raise InputError(
@@ -161,11 +145,15 @@ def _known(entry: dict, names, place: str, required) -> None:
             raise InputError(f"{place} has no {name}")
 
 
-def _count(value, place: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= LARGEST_COUNT:
-        raise InputError(
-            f"{place} is {_short(value)}; expected a whole number, 0 to {LARGEST_COUNT:,}"
-        )
+def _checked(value, kind: type, place: str):
+    """The value of a JSON document, if it is of its kind; else InputError."""
+    fits = {
+        int: type(value) is int and 0 <= value <= LARGEST_COUNT,
+        float: type(value) in (int, float) and 0 <= value < 1,
+        str: type(value) in (int, str),
+    }
+    if not fits.get(kind, type(value) is kind):
+        raise InputError(f"{place} is {_short(value)}; expected {_EXPECTED[kind]}")
     return value
 
 

@@ -14,29 +14,24 @@ from .config import Request, SchedulerConfig
 from .kv_blocks import BlockPool, hash_block_tokens
 
 
+@dataclass(slots=True, eq=False)
 class Sequence:
-    """What the scheduler knows of an unfinished request; ``number`` counts the arrivals."""
+    """What the scheduler knows of an unfinished request.
 
-    __slots__ = (
-        "blocks",
-        "decoding_since",
-        "lost_tokens",
-        "num_cached_blocks",
-        "num_computed_tokens",
-        "num_tokens",
-        "number",
-        "prompt_hashes",
-        "request",
-    )
+    number: counts the arrivals. num_tokens: the prompt, and what is generated when it resumes.
+    num_computed_tokens: while it is in the prefill; then None in ``decoding_since`` is replaced by
+    a step, since when it has computed one token each. lost_tokens: computed when it was preempted.
+    """
 
-    def __init__(self, number: int, request: Request, prompt_hashes):
-        self.number, self.request, self.prompt_hashes = number, request, prompt_hashes
-        self.num_tokens = request.prompt_len  # the prompt, and what is generated when it resumes
-        self.num_computed_tokens = 0  # while it is in the prefill
-        self.decoding_since: int | None = None  # else: this many steps after it, one token a step
-        self.blocks: list[int] = []  # its block table
-        self.num_cached_blocks = 0
-        self.lost_tokens: int | None = None  # computed when it was preempted
+    number: int
+    request: Request
+    prompt_hashes: list[int]
+    num_tokens: int
+    num_computed_tokens: int = 0
+    decoding_since: int | None = None
+    blocks: list[int] = field(default_factory=list)
+    num_cached_blocks: int = 0
+    lost_tokens: int | None = None
 
     @property
     def last_token(self) -> int:
@@ -95,8 +90,8 @@ class Scheduler:
     def add_request(self, request: Request) -> None:
         """Last in the WAITING queue."""
         cached = self.config.enable_prefix_caching and request.prompt
-        hashes = hash_block_tokens(request.prompt, self.config.block_size) if cached else ()
-        self.waiting.append(Sequence(self.arrived, request, hashes))
+        hashes = hash_block_tokens(request.prompt, self.config.block_size) if cached else []
+        self.waiting.append(Sequence(self.arrived, request, hashes, request.prompt_len))
         self.arrived += 1
 
     def schedule(self) -> Step:

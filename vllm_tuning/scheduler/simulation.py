@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, field, replace
 
 import numpy as np
 
+from ..launch import first_known
 from ..optimum import Optimum
 from ..pool import Pool
 from ..units import LARGEST_COUNT, InputError
@@ -221,28 +222,23 @@ def server_at(
     flags: of SchedulerConfig. Raises InputError where the launches do not give the blocks.
     """
     model, best = optimum.model, optimum.recommended
-    seqs, budget = max_num_seqs, max_num_batched_tokens
-    pool = best and Pool(model, optimum.workload, 1)
-    if best and pool:
-        budget = budget or (
-            pool.largest_free_token_budget(seqs) if seqs else best.max_num_batched_tokens
-        )
+    seqs, budget, tokens = max_num_seqs, max_num_batched_tokens, None
+    if best:
+        pool = Pool(model, optimum.workload, 1)
+        free = pool.largest_free_token_budget
+        budget = budget or (free(seqs) if seqs else best.max_num_batched_tokens)
         seqs = seqs or best.max_num_seqs
+        tokens = pool.whole_tokens(seqs, budget)
     launches = [fitted.launch for fitted in model.launches]
-    printed = [
-        launch.kv_cache_tokens
-        for launch in launches
-        if (launch.max_num_seqs, launch.max_num_batched_tokens) == (seqs, budget)
-    ]
-    tokens = None if model.hybrid else next(filter(None, printed), None)
-    if not tokens and seqs and budget and best and pool and best.kv_cache_tokens is not None:
-        tokens = max(0, pool.whole_tokens(seqs, budget) or 0)
+    same = [fitted.launch for fitted in model.launches if fitted.flags == (seqs, budget)]
+    if not model.hybrid:
+        tokens = first_known(same, "kv_cache_tokens", tokens)
     if tokens is None or not (seqs and budget):
         reason = optimum.reason or "layers of several kinds share the pool"
         raise InputError(f"the launches do not tell num_gpu_blocks: {reason}")
     longest = max((launch.max_model_len or 0 for launch in launches), default=0)
     given = {"block_size": model.block_size, "max_model_len": longest or optimum.workload.length}
-    return SchedulerConfig(seqs, budget, tokens // model.block_size, **given | flags)
+    return SchedulerConfig(seqs, budget, max(0, tokens) // model.block_size, **given | flags)
 
 
 def fixed_requests(count: int, input_len: int, output_len: int) -> Iterator[Request]:

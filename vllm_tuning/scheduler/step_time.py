@@ -7,7 +7,7 @@ weights with each token that it schedules.
 import math
 import os
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import numpy as np
 
@@ -16,18 +16,6 @@ from ..kv_cache import MissingFigure, cache_layout, read_config
 from ..units import InputError
 from .config import Request
 from .scheduler import Step
-
-
-class StepTime(Protocol):
-    """What a simulation asks of a law of the step time, whatever it is made of.
-
-    kind: what its seconds are, "given" or a bound.
-    """
-
-    kind: ClassVar[str]
-
-    def seconds(self, tokens, kv_tokens=0):
-        """Seconds of a step that computes ``tokens`` beside ``kv_tokens`` resident ones."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +69,7 @@ def roofline_of(
 ) -> Roofline:
     """The bound of a model from its config.json, on each of the GPUs that share its layers.
 
-    Raises InputError, and MissingFigure where the config does not tell what a step reads.
+    Raises InputError, and MissingFigure where it is not known what a step reads.
     """
     model = read_config(config)
     unknown = (
@@ -115,6 +103,9 @@ class GivenStepTime:
 
     def seconds(self, tokens, kv_tokens=0):
         return self.step + 0 * np.asarray(tokens)
+
+
+StepTime = GivenStepTime | Roofline
 
 
 @dataclass(frozen=True)
