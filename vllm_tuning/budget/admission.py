@@ -10,8 +10,6 @@ from ..kv_cache import CacheLayout
 from ..units import InputError
 
 MARGIN = 0.85  # of pool / p95: 449k / 2,400 = 187, so about 160
-
-
 LONGEST = 2**24  # tokens of a request
 
 

@@ -59,7 +59,7 @@ def cache_layers(
     kv_cache_dtype: str | None = None,
     speculative_tokens: int = 0,
 ) -> list[Layer]:
-    """The layers that keep a cache, in order. Raises InputError where the config does not tell it.
+    """The layers that keep a cache, in order. Raises InputError where the config lacks a figure.
 
     speculative_tokens: those that the model's own drafting head proposes; its layers are added.
     """

@@ -202,7 +202,7 @@ class Shape:
     """What the memory model needs of a model's shape; bytes, None if unknown.
 
     hybrid: layers of several kinds, so that a request does not cost its length times kappa.
-    cache: the groups and blocks that tell what it costs.
+    cache: the groups and blocks that it takes.
     """
 
     hidden_state_bytes: int

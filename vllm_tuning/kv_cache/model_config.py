@@ -13,11 +13,8 @@ from ..reading import read_text
 from ..units import InputError
 
 LARGEST_FIGURE = 10**8  # of a shape: tokens, heads, widths
-
 LARGEST_DEPTH = 10_000  # layers; 126 in the largest models
-
 LARGEST_CONFIG = 16 * 2**20  # bytes; the largest in use have some 100 kB
-
 _NAMES = {  # one quantity, as the families call it
     "hidden_size": "hidden_size n_embd d_model",
     "num_hidden_layers": "num_hidden_layers n_layer n_layers num_layers",

@@ -17,6 +17,7 @@ from ..law import agrees
 from ..least_squares import least_squares, scatter
 from ..releases import prints_tokens_by_concurrency
 from ..units import exact, printed_half_widths
+from ..workload import RequestCost
 from .layout import CacheLayout, Shape
 
 LARGEST_WINDOW = 16384  # tokens; 128 to 8,192 are in use
@@ -32,14 +33,8 @@ _WORDS = {
 class _Words:
     """The terms of a cost in words."""
 
-    lengths: tuple[int, ...]
-
     @property
-    def terms(self) -> dict[str, UFloat]:
-        raise NotImplementedError
-
-    @property
-    def in_words(self) -> list[tuple[UFloat, str]]:
+    def in_words(self: RequestCost) -> list[tuple[UFloat, str]]:
         """Each term that is not 0, with what it is for."""
         return [
             (value, _WORDS[name].format(*self.lengths))

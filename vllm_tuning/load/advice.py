@@ -12,8 +12,6 @@ from ..workload import Workload, at_percentile, largest
 from .server import ServedPool, Server
 
 PEAK_LIMIT = 0.90
-
-
 HIGHEST_UTILIZATION = 0.98  # above it other users of the GPU find no room
 
 

@@ -23,8 +23,6 @@ from .advice import (
 from .server import Server, serving_launch
 
 FLAT_QUEUE = 0.1  # of the requests running: so much a queue may grow
-
-
 BUSY_SCRAPES = 3  # to tell a queue that grows from one that does not
 
 

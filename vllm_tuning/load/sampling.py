@@ -14,17 +14,9 @@ from ..reading import Scrape, ScrapeSeries, parse_scrapes, stamped
 from ..units import InputError
 
 TOKEN = "VLLM_TUNING_TOKEN"  # the environment variable of a bearer token
-
-
 TIMEOUT = 5.0  # seconds to answer in
-
-
 GIVE_UP = 5  # samples in a row without an answer
-
-
 _LARGEST = 2**26  # bytes of an answer
-
-
 _HINTS = {
     401: f"; give a token in the environment variable {TOKEN}",
     403: f"; is the token in {TOKEN} right?",

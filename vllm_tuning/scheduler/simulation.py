@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, field, replace
 
 import numpy as np
 
+from ..launch import first_known
 from ..optimum import Optimum
 from ..pool import Pool
 from ..units import LARGEST_COUNT, InputError
@@ -16,7 +17,6 @@ from .step_time import Clock, StepTime, Times
 from .trace import Trace
 
 MOST_TRACED = 10**6, 10**8  # steps before the last arrival, generated tokens: some GB of memory
-MEANS = "mean_used", "tokens_per_step", "sched_tokens_per_step", "mean_pool_use", "peak_pool_use"
 
 
 @dataclass
@@ -29,6 +29,7 @@ class Summary:
     max_used and mean_used: blocks taken in a step, out of the usable ones. idle_steps: no work.
     """
 
+    usable_blocks: int
     n_steps: int = 0
     n_preempt: int = 0
     sched_tokens: int = 0
@@ -40,7 +41,6 @@ class Summary:
     recomputed_tokens: int = 0
     hit_tokens: int = 0
     used_in_all: int = 0
-    usable_blocks: int = field(kw_only=True)
 
     def add_request(self, request: Request) -> None:
         self.n_requests += 1
@@ -80,9 +80,11 @@ class Summary:
         return self.max_used / self.usable_blocks
 
     def to_dict(self) -> dict:
-        sums = asdict(self)
+        sums = asdict(self) | {"mean_used": self.mean_used}
+        sums["usable_blocks"] = sums.pop("usable_blocks")  # the order of the keys in a file
         del sums["used_in_all"]
-        return sums | {name: getattr(self, name) for name in MEANS}
+        means = ("tokens_per_step", "sched_tokens_per_step", "mean_pool_use", "peak_pool_use")
+        return sums | {name: getattr(self, name) for name in means}
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,7 @@ def simulate(
         raise InputError(f"concurrency is {concurrency}; at least 1 must be in flight")
     if isinstance(requests, Sequence):
         requests = sorted(map(config.check, requests), key=lambda request: request.at)
-    scheduler, summary = Scheduler(config), Summary(usable_blocks=config.num_gpu_blocks - 1)
+    scheduler, summary = Scheduler(config), Summary(config.num_gpu_blocks - 1)
     arrivals = _Arrivals(config, requests, concurrency, trace, read_all=trace or bool(step_time))
     kept, clock = Trace() if trace else None, Clock(step_time) if step_time else None
     while arrivals.next or scheduler.running or scheduler.waiting:
@@ -220,28 +222,23 @@ def server_at(
     flags: of SchedulerConfig. Raises InputError where the launches do not give the blocks.
     """
     model, best = optimum.model, optimum.recommended
-    seqs, budget = max_num_seqs, max_num_batched_tokens
-    pool = best and Pool(model, optimum.workload, 1)
-    if best and pool:
-        budget = budget or (
-            pool.largest_free_token_budget(seqs) if seqs else best.max_num_batched_tokens
-        )
+    seqs, budget, tokens = max_num_seqs, max_num_batched_tokens, None
+    if best:
+        pool = Pool(model, optimum.workload, 1)
+        free = pool.largest_free_token_budget
+        budget = budget or (free(seqs) if seqs else best.max_num_batched_tokens)
         seqs = seqs or best.max_num_seqs
+        tokens = pool.whole_tokens(seqs, budget)
     launches = [fitted.launch for fitted in model.launches]
-    printed = [
-        launch.kv_cache_tokens
-        for launch in launches
-        if (launch.max_num_seqs, launch.max_num_batched_tokens) == (seqs, budget)
-    ]
-    tokens = None if model.hybrid else next(filter(None, printed), None)
-    if not tokens and seqs and budget and best and pool and best.kv_cache_tokens is not None:
-        tokens = max(0, pool.whole_tokens(seqs, budget) or 0)
+    same = [fitted.launch for fitted in model.launches if fitted.flags == (seqs, budget)]
+    if not model.hybrid:
+        tokens = first_known(same, "kv_cache_tokens", tokens)
     if tokens is None or not (seqs and budget):
         reason = optimum.reason or "layers of several kinds share the pool"
         raise InputError(f"the launches do not tell num_gpu_blocks: {reason}")
     longest = max((launch.max_model_len or 0 for launch in launches), default=0)
     given = {"block_size": model.block_size, "max_model_len": longest or optimum.workload.length}
-    return SchedulerConfig(seqs, budget, tokens // model.block_size, **given | flags)
+    return SchedulerConfig(seqs, budget, max(0, tokens) // model.block_size, **given | flags)
 
 
 def fixed_requests(count: int, input_len: int, output_len: int) -> Iterator[Request]:
