@@ -3,18 +3,18 @@
 import math
 from dataclasses import dataclass, replace
 from numbers import Integral, Real
-from pathlib import Path
 from typing import Any
 
 from ..kv_cache import LARGEST_FIGURE, CacheLayout, ModelConfig, cache_layout, read_config
 from ..launch import Launch
+from ..reading import read_source
 from ..releases import default_flags, default_utilization, release
 from ..units import GIB, InputError
 from ..workload import Workload, at_percentile, largest
 from .admission import MARGIN, Risk, RunningRequest, seqs_by_length, seqs_for_risk
-from .estimates import Server
+from .estimates import Part, Server
 from .gpus import GPUS, gpu_named
-from .memory_budget import Budget, Part, indexed_weights, memory_budget
+from .memory_budget import Budget, indexed_weights, memory_budget
 
 RISK = 0.01  # of preemption at a moment, where lengths are known
 
@@ -152,8 +152,8 @@ def capacity(
     lengths: tuple[Workload, ...] = (),
     launch: Launch | None = None,
 ) -> Capacity:
-    """What a model's config.json and a GPU tell; memory in bytes. Flags that are not given are
-    those of the launch, else vLLM's defaults; its figures are taken where the flags do not move
+    """The answer from a model's config.json and a GPU; memory in bytes. Flags that are not given
+    are those of the launch, else vLLM's defaults; its figures are taken where the flags do not move
     them. Raises InputError."""
     config = read_config(path)
     given = launch or Launch()
@@ -281,8 +281,6 @@ def _unmoved(launch: Launch, weights: float | None, **flags) -> Launch:
 
 def launch_to_measure(sources) -> Launch:
     """The launch whose parts are taken: the last that is up. Raises InputError where none is."""
-    from ..reading import read_source
-
     up = [
         launch
         for source in sources
@@ -290,5 +288,5 @@ def launch_to_measure(sources) -> Launch:
         if launch.status == "ok" and launch.kv_cache is not None
     ]
     if not up:
-        raise InputError(f"{Path(sources[0])}: no launch that is up and prints its pool")
+        raise InputError(f"{sources[0]}: no launch that is up and prints its pool")
     return up[-1]

@@ -18,7 +18,7 @@ from ..releases import (
     keeps_expert_workspace,
     samples_by_triton,
 )
-from ..units import GIB
+from ..units import GIB, NORMAL_95
 from .quantized import quantization, weight_bytes
 
 K1_PER_WIDTH = 6.64  # bytes per token, per element of the widest MLP + the hidden state
@@ -33,8 +33,6 @@ NON_TORCH = {  # GiB, spread: several GPUs (NCCL), one, and one before 0.17
 }
 REST = (0.037, 0.021)  # GiB, spread: rotary tables, norms, padding that the matrices leave out
 TOWER = (1.75, 0.70)  # GiB, spread: a vision tower and its projection, of two models
-
-
 # Not of the fit, whose launches end with 0.19: assumed
 NEW_PEAK_SPREAD = 0.20  # of the peak from 0.20 on and where the release is unknown: other samplers
 QUANTIZED_SPREAD = 0.05  # of quantized weights: which layers are left out, and how they are packed
@@ -42,11 +40,30 @@ GRAPHS = (0.6, 0.4)  # GiB set aside for CUDA graphs from 0.20.2 on: 0.1 to 1.4 
 
 
 @dataclass(frozen=True)
-class Estimate:
-    """Bytes, and one standard deviation of them."""
+class Part:
+    """One part of the budget, bytes, with the 90 % band; source: measured, given or estimated."""
 
+    name: str
     value: float
+    source: str = "estimated"
     spread: float = 0.0
+
+    @property
+    def low(self) -> float:
+        low = self.value - NORMAL_95 * self.spread
+        return low if self.name == "pool" else max(0.0, low)
+
+    @property
+    def high(self) -> float:
+        return self.value + NORMAL_95 * self.spread
+
+    def to_dict(self) -> dict:
+        return {
+            "gib": self.value / GIB,
+            "source": self.source,
+            "low": self.low / GIB,
+            "high": self.high / GIB,
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,22 +85,23 @@ class Server:
         return self.total_memory * self.gpu_memory_utilization
 
 
-def weights(config: ModelConfig, server: Server) -> Estimate:
+def weights(config: ModelConfig, server: Server) -> Part:
     """M: parameters x bytes, and a vision tower where there is one that the figures leave out."""
     matrices = weight_bytes(config, server.tensor_parallel_size, server.pipeline_parallel_size)
     beside = [REST, TOWER] if config.multimodal else [REST]
     unsure = QUANTIZED_SPREAD * matrices / GIB if quantization(config) else 0.0
-    return Estimate(
+    return Part(
+        "weights",
         matrices + GIB * sum(size for size, _ in beside),
-        GIB * math.hypot(unsure, *(spread for _, spread in beside)),
+        spread=GIB * math.hypot(unsure, *(spread for _, spread in beside)),
     )
 
 
-def non_torch(server: Server) -> Estimate:
+def non_torch(server: Server) -> Part:
     """N: CUDA context, NCCL."""
     alone = "old" if has_larger_context(server.vllm_version) is False else "one"
     size, spread = NON_TORCH["several" if server.tensor_parallel_size > 1 else alone]
-    return Estimate(size * GIB, spread * GIB)
+    return Part("non_torch", size * GIB, spread=spread * GIB)
 
 
 def profile_slopes(config: ModelConfig, server: Server) -> tuple[float, float, float]:
@@ -98,14 +116,14 @@ def profile_slopes(config: ModelConfig, server: Server) -> tuple[float, float, f
     )
 
 
-def activation(config: ModelConfig, server: Server) -> Estimate:
+def activation(config: ModelConfig, server: Server) -> Part:
     """P(B, C) of ``branches.peak_activation`` without intercepts, by ``profile_slopes``."""
     k1, k2, k = profile_slopes(config, server)
     peak = float(
         peak_activation(server.max_num_batched_tokens, server.max_num_seqs, k1, 0.0, k2, 0.0, k)
     )
     newer = has_other_samplers(server.vllm_version) is not False
-    return Estimate(peak, (NEW_PEAK_SPREAD if newer else PEAK_SPREAD) * peak)
+    return Part("activation", peak, spread=(NEW_PEAK_SPREAD if newer else PEAK_SPREAD) * peak)
 
 
 def widest(config: ModelConfig) -> int:
@@ -142,8 +160,8 @@ def expert_workspace(config: ModelConfig, server: Server) -> float:
     return config.element_bytes * chosen * (widest + inner) * server.max_num_batched_tokens
 
 
-def cuda_graphs(server: Server) -> Estimate:
+def cuda_graphs(server: Server) -> Part:
     """G where the release charges it to the pool: from 0.20.2 on, and where it is unknown."""
     charged = charges_graph_estimate(server.vllm_version) is not False
     size, spread = GRAPHS if charged else (0.0, 0.0)
-    return Estimate(size * GIB, spread * GIB)
+    return Part("cuda_graphs", size * GIB, spread=spread * GIB)

@@ -11,35 +11,8 @@ from pathlib import Path
 
 from ..kv_cache import CacheLayout, ModelConfig
 from ..launch import Launch
-from ..units import GIB, NORMAL_95, InputError
-from .estimates import Estimate, Server, activation, cuda_graphs, non_torch, weights
-
-
-@dataclass(frozen=True)
-class Part:
-    """One part of the budget, bytes, with the 90 % band; source: measured, given or estimated."""
-
-    name: str
-    value: float
-    source: str
-    spread: float = 0.0
-
-    @property
-    def low(self) -> float:
-        low = self.value - NORMAL_95 * self.spread
-        return low if self.name == "pool" else max(0.0, low)
-
-    @property
-    def high(self) -> float:
-        return self.value + NORMAL_95 * self.spread
-
-    def to_dict(self) -> dict:
-        return {
-            "gib": self.value / GIB,
-            "source": self.source,
-            "low": self.low / GIB,
-            "high": self.high / GIB,
-        }
+from ..units import InputError
+from .estimates import Part, Server, activation, cuda_graphs, non_torch, weights
 
 
 @dataclass(frozen=True)
@@ -88,24 +61,18 @@ class Budget:
 def memory_budget(config: ModelConfig, server: Server, launch: Launch | None = None) -> Budget:
     """The budget of a server: measured where the launch prints a part, else given or estimated."""
     measured, graphs = launch or Launch(), cuda_graphs(server)
-    charge: float | None = (
-        measured.graph_charge
-    )  # 0 too where the log lacks it: true of releases without any
+    charge: float | None = measured.graph_charge  # 0 too where the log lacks it
     if launch is None or (not charge and graphs.value and measured.cuda_graph_charged is not False):
         charge = None
     parts = (
-        _part("weights", measured.model_weights, server.weights, lambda: weights(config, server)),
-        _part("non_torch", measured.non_torch, None, lambda: non_torch(server)),
-        _part("activation", measured.peak_activation, None, lambda: activation(config, server)),
-        _part("cuda_graphs", charge, None, lambda: graphs),
+        _known("weights", measured.model_weights, server.weights) or weights(config, server),
+        _known("non_torch", measured.non_torch) or non_torch(server),
+        _known("activation", measured.peak_activation) or activation(config, server),
+        _known("cuda_graphs", charge) or graphs,
     )
     left = filled(server.requested, {part.name: part.value for part in parts} | {"pool": None})
-    pool = _part(
-        "pool",
-        measured.kv_cache,
-        None,
-        lambda: Estimate(left["pool"], math.hypot(*(part.spread for part in parts))),
-    )
+    spread = math.hypot(*(part.spread for part in parts))
+    pool = _known("pool", measured.kv_cache) or Part("pool", left["pool"], spread=spread)
     return Budget(server.total_memory, server.gpu_memory_utilization, parts, pool)
 
 
@@ -119,13 +86,10 @@ def filled(requested: float, parts: dict[str, float | None]) -> dict[str, float]
     return {name: left if size is None else size for name, size in parts.items()}
 
 
-def _part(name, measured, given, estimate) -> Part:
+def _known(name: str, measured: float | None, given: float | None = None) -> Part | None:
     if measured is not None:
         return Part(name, measured, "measured")
-    if given is not None:
-        return Part(name, given, "given")
-    found = estimate()
-    return Part(name, found.value, "estimated", found.spread)
+    return None if given is None else Part(name, given, "given")
 
 
 def equivalent_utilization(utilization: float, graphs: float, total_memory: float) -> float:
@@ -138,7 +102,7 @@ def equivalent_utilization(utilization: float, graphs: float, total_memory: floa
 
 
 def tokens_per_percent(total_memory: float, cache: CacheLayout) -> float:
-    """Tokens of a long request that one more per cent of utilization buys; inf where none costs."""
+    """Tokens of a long request in one more per cent of utilization; inf where none costs."""
     return 0.01 * total_memory / cache.per_token if cache.per_token else math.inf
 
 

@@ -9,7 +9,7 @@ from ..optimum import solve
 from ..reading import ScrapeSeries
 from ..units import GIB
 from ..workload import Workload, at_percentile, largest
-from .server import ServedPool, Server
+from .server import ServedPool, ServingLaunch
 
 PEAK_LIMIT = 0.90
 HIGHEST_UTILIZATION = 0.98  # above it other users of the GPU find no room
@@ -34,7 +34,7 @@ def what_is_lacking(request: Workload | None) -> str:
     return "the pool is not known in tokens" if request else "no finished request tells the length"
 
 
-def against_preemption(series: ScrapeSeries, server: Server) -> str:
+def against_preemption(series: ScrapeSeries, server: ServingLaunch) -> str:
     """Flags at which requests of the observed length all fit, and the pool they would need."""
     pool, request = server.pool(series), observed_request(series)
     seqs = server.max_num_seqs or round(series.peak("running") or 0)
@@ -71,7 +71,7 @@ def against_preemption(series: ScrapeSeries, server: Server) -> str:
     )
 
 
-def _by_the_model(server: Server, request: Workload, seqs: int) -> str:
+def _by_the_model(server: ServingLaunch, request: Workload, seqs: int) -> str:
     """The launches' own answer; one that admits more than preempted is of another server."""
     best = solve(server.model, request).recommended if server.model else None
     if best is None or best.max_num_seqs >= seqs:
@@ -79,7 +79,7 @@ def _by_the_model(server: Server, request: Workload, seqs: int) -> str:
     return f"; by the launches, which know how the pool moves: {best.flags}"
 
 
-def _room(blocks: int, pool: ServedPool, server: Server) -> str:
+def _room(blocks: int, pool: ServedPool, server: ServingLaunch) -> str:
     """So many blocks in tokens; where the log gives their bytes, in GiB and utilization."""
     tokens, launch = blocks * pool.block_size, server.launch
     text = f"{tokens:,} tokens to the pool"
@@ -97,7 +97,7 @@ def _room(blocks: int, pool: ServedPool, server: Server) -> str:
     return f"{text}, --gpu-memory-utilization {ceiling:g})"
 
 
-def against_a_full_pool(series: ScrapeSeries, server: Server) -> str:
+def against_a_full_pool(series: ScrapeSeries, server: ServingLaunch) -> str:
     """The number of requests that stays under the limit, by what those at the peak held; of one
     engine."""
     pool, usage = server.pool(series), series.total("kv_cache_usage")

@@ -20,10 +20,10 @@ from .advice import (
     observed_request,
     what_is_lacking,
 )
-from .server import Server, serving_launch
+from .server import ServingLaunch, serving_launch
 
 FLAT_QUEUE = 0.1  # of the requests running: so much a queue may grow
-BUSY_SCRAPES = 3  # to tell a queue that grows from one that does not
+BUSY_SCRAPES = 3  # to see whether a queue grows
 
 
 @dataclass(frozen=True)
@@ -40,10 +40,10 @@ class Rule:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the scrapes say about the server; ``healthy`` is None where they do not tell."""
+    """What the scrapes say about the server; ``healthy`` is None where that is not known."""
 
     series: ScrapeSeries
-    server: Server
+    server: ServingLaunch
     rules: tuple[Rule, ...]
     notices: tuple[Notice, ...]
 
@@ -102,7 +102,7 @@ def check(
     """
     series.refuse_disorder()
     launch, unknown = serving_launch(series, launches) if launches else (None, None)
-    server = Server(launch, model)
+    server = ServingLaunch(launch, model)
     rules = [_no_preemption(series, server), _room_to_spare(series, server), _flat_queue(series)]
     if server.max_num_seqs:
         rules.append(_all_fit(series, server, server.max_num_seqs))
@@ -117,7 +117,7 @@ def preemptions(series: ScrapeSeries) -> int | None:
     return 0 if series.peak("preemptions") == 0 else None
 
 
-def _no_preemption(series: ScrapeSeries, server: Server) -> Rule:
+def _no_preemption(series: ScrapeSeries, server: ServingLaunch) -> Rule:
     lost, since = preemptions(series), series.peak("preemptions")
     why = (
         "A preempted request loses its KV cache and is computed again: work done twice, at the "
@@ -141,7 +141,7 @@ def _no_preemption(series: ScrapeSeries, server: Server) -> Rule:
     return _rule("preemptions", lost, 0, why, unknown, change)
 
 
-def _room_to_spare(series: ScrapeSeries, server: Server) -> Rule:
+def _room_to_spare(series: ScrapeSeries, server: ServingLaunch) -> Rule:
     name, peak = "kv_cache_usage", series.peak("kv_cache_usage")
     why = "Above it a surge, or a few longer requests, find no block and something is preempted."
     unknown = change = None
@@ -182,7 +182,7 @@ def _flat_queue(series: ScrapeSeries) -> Rule:
     return _rule("waiting", growth, limit, why, change=change if growth > limit else None)
 
 
-def _all_fit(series: ScrapeSeries, server: Server, seqs: int) -> Rule:
+def _all_fit(series: ScrapeSeries, server: ServingLaunch, seqs: int) -> Rule:
     pool, request = server.pool(series), observed_request(series)
     if not pool or not request:
         why = f"How many fit is not known: {what_is_lacking(request)}."

@@ -42,7 +42,7 @@ class ServedPool:
 
 
 @dataclass(frozen=True)
-class Server:
+class ServingLaunch:
     """The launch that serves, and a memory model if the launches give one."""
 
     launch: Launch | None = None

@@ -69,7 +69,7 @@ def roofline_of(
 ) -> Roofline:
     """The bound of a model from its config.json, on each of the GPUs that share its layers.
 
-    Raises InputError, and MissingFigure where the config does not tell what a step reads.
+    Raises InputError, and MissingFigure where it is not known what a step reads.
     """
     model = read_config(config)
     unknown = (
