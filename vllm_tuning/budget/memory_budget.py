@@ -95,7 +95,7 @@ def _known(name: str, measured: float | None, given: float | None = None) -> Par
 def equivalent_utilization(utilization: float, graphs: float, total_memory: float) -> float:
     """The ceiling that gives the pool of a release that does not charge CUDA graphs: U + G/TM.
 
-    >>> round(equivalent_utilization(0.85, 0.1 * GIB, 119.6 * GIB), 4)
+    >>> round(equivalent_utilization(0.85, 0.1e9, 119.6e9), 4)
     0.8508
     """
     return utilization + graphs / total_memory

@@ -124,7 +124,7 @@ def verify_launch(optimum: Optimum, launch: Launch) -> Verification:
         return Verification(launch, (), reason=f"the others predict nothing, {optimum.reason}")
     most, known_at = open_k(model)
     hidden_states = most * max(0, flags[1] - known_at) / ROOT3  # of a k that is only assumed
-    pool = model.pool(*flags) + ufloat(0, hidden_states)
+    pool = model.pool(*flags) + hidden_states * ufloat(0, 1)
     peak = model.left_over - model.graph_charge - pool
     checks = []
     for name, predicted, attribute in (
