@@ -91,7 +91,7 @@ class Start:
         mine = [old for old in self.messages if _same_rank(old.process, new.process)]
         if stage == ENGINE:
             return any(old.row.stage in (ENGINE, LOAD, PROFILE, POOL, LATE) for old in mine)
-        if stage == LOAD and "weights" in new.values:
+        if stage == LOAD and "model_weights" in new.values:
             return any(old.row.stage in (PROFILE, POOL, LATE) for old in mine)
         again = [old for old in mine if old.row is new.row]
         if any(_seconds_apart(old, new) > _SAME_MOMENT for old in again):

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from ..units import GIB, LARGEST_COUNT, parse_size
-from .log_formats import ANCHORS, ERROR, FORMATS, MARK, SERVER, Format, figure
+from .log_formats import ANCHORS, ERROR, FORMATS, KINDS, MARK, SERVER, Format, figure
 from .log_text import CUT, Flat, Line, Process, joined, lines_of, passages, writer_of
 
 _CLASS = re.compile(r"(?:[A-Za-z_][\w.]*(?:Error|Exception):|Value error,) \Z|[A-Za-z_][\w.]*\Z")
@@ -202,37 +202,20 @@ def arguments(values: dict) -> dict:
     return parsed
 
 
-_BYTES = {
-    "total_memory": "total",
-    "requested_memory": "requested",
-    "model_weights": "weights",
-    "non_torch": "non_torch",
-    "peak_activation": "peak",
-    "kv_cache": "kv",
-    "cuda_graph_estimated": "graphs_estimated",
-    "cuda_graph": "graphs",
-}
-
-
-_WHOLE = ("kv_cache_tokens", "num_gpu_blocks", "block_size", *_SIZES)
-
-
 def exact_figures(text: str) -> dict:
-    """The figures that launching/plugin.py wrote, under the table's names: GiB with every digit."""
+    """The figures that the plugin wrote, under the table's names: GiB with every digit."""
     try:
         written = json.loads(text)
     except ValueError:
         return {}
     figures: dict[str, Any] = {"exact": True}
     for name, value in written.items():
-        if name == "vllm_version" and isinstance(value, str) and value.isprintable():
-            figures["version"] = value
-        if type(value) not in (int, float) or not abs(value) < 1e9 * GIB:
-            continue
-        if name in _BYTES:
-            figures[_BYTES[name]] = value / GIB
-        elif name == "gpu_memory_utilization":
-            figures["utilization"] = value
-        elif name in _WHOLE and type(value) is int and 0 < value < LARGEST_COUNT:
+        kind = KINDS.get(name)
+        if kind == "text" and isinstance(value, str) and value.isprintable():
             figures[name] = value
+        whole = type(value) is int and 0 < value < LARGEST_COUNT
+        if kind == "count" and whole:
+            figures[name] = value
+        if kind in ("gib", "number") and type(value) in (int, float) and abs(value) < 1e9 * GIB:
+            figures[name] = value / GIB if kind == "gib" else value
     return figures
