@@ -103,7 +103,6 @@ class _Engine:
                     "exact" not in r.values,
                     order[r.row.stage],
                     -(_non_kv(r.values) or 0),
-                    r.values.get("kv_cache", 0),
                 ),
             ):
                 rank = message.values | rank
@@ -436,10 +435,7 @@ def _out_of_range(launch: Launch) -> dict:
     refused: dict = {}
     for column in COLUMNS.values():
         value = column.to_json(getattr(launch, column.attribute))
-        if isinstance(value, (int, float)) and (
-            (column.low is not None and value < column.low)
-            or (column.high is not None and value > column.high)
-        ):
+        if isinstance(value, int | float) and not column.low <= value <= column.high:
             refused[column.attribute] = None
     return refused
 
