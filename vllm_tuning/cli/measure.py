@@ -9,50 +9,25 @@ import click
 
 from ..units import InputError
 from .options import (
-    Gib,
     Number,
-    Release,
-    Size,
     dump,
     echo,
-    gpu_option,
+    gpu_options,
     json_option,
     lengths_options,
+    no_chunked_prefill_option,
     on_a_terminal,
+    server_options,
+    workload_of,
 )
-
-
-def _gpu(command):
-    for option in (
-        click.option("--vllm-version", type=Release(), help="The release, such as 0.19.0."),
-        gpu_option,
-        click.option("--gpu-memory", type=Gib(), help="Memory of one GPU as vLLM prints it."),
-    ):
-        command = option(command)
-    return command
 
 
 @click.command()
 @click.argument("sources", nargs=-1, metavar="[CONFIG] [LAUNCHES]...")
 @lengths_options(required=False)
-@_gpu
-@click.option(
-    "--utilization",
-    type=click.FloatRange(0, 1, min_open=True),
-    metavar="U",
-    help="gpu_memory_utilization.",
-)
-@click.option("--max-model-len", type=Size(), metavar="N", help="Default: the model's.")
-@click.option("--tensor-parallel-size", type=click.IntRange(1, 4096), metavar="N")
-@click.option("--pipeline-parallel-size", type=click.IntRange(1, 4096), metavar="N")
-@click.option(
-    "--no-chunked-prefill",
-    "chunked_prefill",
-    is_flag=True,
-    default=True,
-    flag_value=False,
-    help="The server runs without it: mnbt >= max_model_len.",
-)
+@gpu_options
+@server_options
+@no_chunked_prefill_option
 @json_option
 def plan(sources, input_len, output_len, chunked_prefill, as_json, **flags):
     """The launches to make; beside LAUNCHES those that are still missing.
@@ -63,7 +38,7 @@ def plan(sources, input_len, output_len, chunked_prefill, as_json, **flags):
     from ..report import missing_summary, plan_summary
 
     config, launches = _sorted(sources)
-    workload, given = _workload(input_len, output_len), _given(flags)
+    workload, given = workload_of(input_len, output_len), _given(flags)
     if launches:
         found, summary = (
             _missing(launches, config, workload, chunked_prefill, given),
@@ -111,14 +86,6 @@ def _sorted(sources) -> tuple[str | None, list[str]]:
     return (configs or [None])[0], [each for each in sources if each not in configs]
 
 
-def _workload(input_len, output_len):
-    from ..workload import Workload
-
-    if (input_len is None) != (output_len is None):
-        raise click.UsageError("give --input-len and --output-len together")
-    return None if input_len is None else Workload(input_len, output_len)
-
-
 def _given(flags: dict) -> dict:
     return {name: value for name, value in flags.items() if value is not None}
 
@@ -147,7 +114,7 @@ def _given(flags: dict) -> dict:
     "and max_num_batched_tokens. Default: those of plan.",
 )
 @lengths_options(required=False)
-@_gpu
+@gpu_options
 @click.option("--verify", is_flag=True, help="Launch once more with the answer, and compare.")
 @click.option(
     "--timeout",
@@ -183,7 +150,7 @@ def measure(
     from ..measure import check_command, interruptible, measured
     from ..report import measured_json, measured_summary
 
-    command, workload = list(command), _workload(input_len, output_len)
+    command, workload = list(command), workload_of(input_len, output_len)
     if verify and workload is None:
         raise click.UsageError("--verify needs --input-len and --output-len")
     check_command(command)
