@@ -1,7 +1,6 @@
 """Which launches to make, and making them."""
 
 import shutil
-import sys
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -53,6 +52,7 @@ def _missing(launches, config, workload, chunked_prefill, given):
     """What is missing beside LAUNCHES."""
     from ..answer import find_optimum, model_of
     from ..measure import missing_for
+    from ..reading import sources_of
 
     if workload is None:
         raise click.UsageError("LAUNCHES need --input-len and --output-len")
@@ -60,7 +60,7 @@ def _missing(launches, config, workload, chunked_prefill, given):
         if name != "max_model_len":
             option = f"--{name.replace('_', '-')}"
             raise click.UsageError(f"LAUNCHES give it themselves: leave out {option}")
-    model = model_of(launches, config)
+    model = model_of(sources_of(launches), config)
     made_with = (fitted.launch.max_model_len or 1 for fitted in model.launches)
     longest = given.get("max_model_len") or max(made_with, default=1)
     optimum = find_optimum(model, workload, chunked_prefill)
@@ -69,7 +69,6 @@ def _missing(launches, config, workload, chunked_prefill, given):
 
 def _sorted(sources) -> tuple[str | None, list[str]]:
     """CONFIG is a .json file, or a folder with a config.json and without launches."""
-    from ..reading import locate
 
     def is_config(source):
         path = Path(source)
@@ -77,9 +76,6 @@ def _sorted(sources) -> tuple[str | None, list[str]]:
             (path / "config.json").is_file() and not (path / "launches.csv").is_file()
         )
 
-    for source in sources:
-        if source != "-" and not is_config(source):
-            locate(source)  # before a complaint about a flag that does not go with launches
     configs = [source for source in sources if is_config(source)]
     if len(configs) > 1:
         raise click.UsageError(f"one CONFIG at most, not {' and '.join(configs)}")
@@ -159,7 +155,7 @@ def measure(
         model = model_of([folder])
         return model, find_optimum(model, workload, chunked_prefill) if workload else None
 
-    with interruptible(), _bar() as show:
+    with interruptible(), _progress() as show:
         try:
             found = measured(
                 command,
@@ -187,36 +183,16 @@ def measure(
 
 
 @contextmanager
-def _bar():
-    """A bar on stderr, on a terminal only, with what is going on and what is known so far."""
-    if not on_a_terminal():
-        yield lambda text, done, count: None
-        return
-    bars = []
+def _progress():
+    """One line on stderr, on a terminal only: what is going on and what is known so far."""
 
     def show(text, done, count):
-        if not bars:
-            bars.append(
-                click.progressbar(
-                    length=count,
-                    label="launches",
-                    file=sys.stderr,
-                    show_eta=False,
-                    show_percent=False,
-                    show_pos=True,
-                    width=8,
-                    item_show_func=lambda text: (
-                        text and text[: shutil.get_terminal_size().columns - 30]
-                    ),
-                )
-            )
-            bars[0].__enter__()
-        (bar,) = bars
-        bar.length, bar.pos, bar.current_item = count, done, text
-        bar.render_progress()
+        if on_a_terminal():
+            line = f"launches {done}/{count}  {text}"[: shutil.get_terminal_size().columns - 1]
+            click.echo(f"\r\x1b[K{line}", err=True, nl=False)
 
     try:
         yield show
     finally:
-        for bar in bars:
-            bar.render_finish()
+        if on_a_terminal():
+            echo(err=True)

@@ -38,7 +38,7 @@ class Release(click.ParamType):
 
 
 class Gpu(click.ParamType):
-    """The name in GPUS of one whose ``figure`` is known; ``else_give`` tells what to do without."""
+    """The name in GPUS of one whose ``figure`` is known; ``else_give``: what to give without."""
 
     name = "NAME"
 
