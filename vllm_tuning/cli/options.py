@@ -81,14 +81,12 @@ class Number(click.FloatRange):
 
 launches_argument = click.argument("launches", nargs=-1, required=True)
 
-
 config_option = click.option(
     "--config",
     metavar="FILE",
     help="The model's config.json: hidden size and KV bytes of a token. Default: the one beside "
     "the launches.",
 )
-
 
 no_chunked_prefill_option = click.option(
     "--no-chunked-prefill",
@@ -98,7 +96,6 @@ no_chunked_prefill_option = click.option(
     flag_value=False,
     help="The server runs without it: mnbt >= max_model_len.",
 )
-
 
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
 

@@ -24,9 +24,7 @@ from .tables import COLUMNS, by_warnings
 
 BUFFER = 150 * 2**20  # bytes that vLLM subtracts from the --kv-cache-memory it proposes
 
-
 _ROUNDING = 0.0101  # GiB between two prints of one figure
-
 
 _PARTS = {  # figures of the table from which those of a record are made
     "consumed": "non_torch",

@@ -16,7 +16,6 @@ from .tables import COLUMNS
 
 STAGES = ("SERVER", "FLAGS", "ENGINE", "LOAD", "PROFILE", "POOL", "LATE", "ERROR", "MARK")
 
-
 SERVER, FLAGS, ENGINE, LOAD, PROFILE, POOL, LATE, ERROR, MARK = range(9)  # as a start-up goes
 
 
@@ -74,7 +73,6 @@ FATAL = (
     "EngineCore failed to start|WorkerProc failed to start|"
     "Engine core initialization failed|Engine process failed to start"
 )
-
 
 TABLE = r"""
 # what the server was asked for
@@ -193,7 +191,6 @@ def _rows(table: str) -> Iterator[Format]:
 
 
 FORMATS = (*_rows(TABLE), _format(MARK, FATAL, "(?P<fatal>)", "0.6 -"))
-
 
 ANCHORS = re.compile(
     "|".join(dict.fromkeys(re.sub(r"\(\?P<\w+>", "(?:", row.anchor.pattern) for row in FORMATS))

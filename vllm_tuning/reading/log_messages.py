@@ -16,9 +16,7 @@ from .log_text import CUT, Flat, Line, Process, joined, lines_of, passages, writ
 
 _CLASS = re.compile(r"(?:[A-Za-z_][\w.]*(?:Error|Exception):|Value error,) \Z|[A-Za-z_][\w.]*\Z")
 
-
 _LED = re.compile(r"\b(?:failed|error|failure|exception)\b[^:'\"]{0,40}[:'] ?\Z", re.IGNORECASE)
-
 
 _SHELL = re.compile(
     r"\s*+(?:(?:[#+$>]|CMD:|command:|exec|nohup|env|sudo|[A-Z_]+=\S*|\S*/"
@@ -154,7 +152,6 @@ _TEXTS = (
     "speculative_config",
 )
 
-
 _SIZES = (
     "max_num_seqs",
     "max_num_batched_tokens",
@@ -167,15 +164,12 @@ _SIZES = (
     "kv_cache_memory_bytes",
 )
 
-
 _NAMES = "|".join((*_TEXTS, *_SIZES, "gpu_memory_utilization"))
-
 
 _ARGUMENT = re.compile(
     rf"(?<![\w.-])['\"]?({_NAMES})['\"]?\s*[:=]\s*"
     r"('[^']*'|\"[^\"]*\"|[^\s,)}]+)(?=\s*[,)}])"
 )
-
 
 _OPTION = re.compile(rf"--({_NAMES.replace('_', '-')})[ =]('[^']*'|\"[^\"]*\"|[^\s'\"]+)(?=\s|\Z)")
 

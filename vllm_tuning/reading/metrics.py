@@ -23,25 +23,19 @@ FIGURES = {
     "started": ("vllm:num_preemptions_created", "vllm:num_preemptions_total_created"),
 }
 
-
 HISTOGRAMS = {
     "prompt_length": ("vllm:request_prompt_tokens",),
     "output_length": ("vllm:request_generation_tokens",),
     "steps": ("vllm:iteration_tokens_total",),
 }
 
-
 _CACHE = "vllm:cache_config_info"
-
 
 _PROCESS_START = "process_start_time_seconds"
 
-
 _LARGEST_FILE = 2**26
 
-
 _METRICS = "what GET /metrics of a vLLM server answers"
-
 
 _EXPECTED = f"expected {_METRICS}"
 

@@ -20,7 +20,6 @@ DATA = next(
     Path("data"),
 )
 
-
 _WORDS: dict[str, dict[str, str | bool]] = {
     "status": {"ok": "ok", "failed": "failed"},
     "flag": {"true": True, "false": False},
