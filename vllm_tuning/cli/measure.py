@@ -54,13 +54,14 @@ def _missing(launches, config, workload, chunked_prefill, given):
     from ..measure import missing_for
     from ..reading import sources_of
 
+    sources = sources_of(launches)
     if workload is None:
         raise click.UsageError("LAUNCHES need --input-len and --output-len")
     for name in given:
         if name != "max_model_len":
             option = f"--{name.replace('_', '-')}"
             raise click.UsageError(f"LAUNCHES give it themselves: leave out {option}")
-    model = model_of(sources_of(launches), config)
+    model = model_of(sources, config)
     made_with = (fitted.launch.max_model_len or 1 for fitted in model.launches)
     longest = given.get("max_model_len") or max(made_with, default=1)
     optimum = find_optimum(model, workload, chunked_prefill)
