@@ -245,6 +245,18 @@ def test_read_prints_a_table_json_or_a_csv_that_reads_back(tmp_path):
     assert back == json.loads(json.dumps(launches))
 
 
+def test_read_takes_a_folder_of_logs(tmp_path):
+    for log in LOGS:
+        (tmp_path / os.path.basename(log)).symlink_to(log)
+    (tmp_path / "launches.csv").write_text("made by an earlier read\n")
+    folder, one_by_one = (
+        json.loads(run("read", *logs, "--json").stdout) for logs in ([str(tmp_path)], LOGS)
+    )
+    sources = [launch.pop("source") for launch in folder]
+    assert all(source.startswith(f"{tmp_path}/v0.32-") for source in sources)
+    assert folder == [{k: v for k, v in launch.items() if k != "source"} for launch in one_by_one]
+
+
 def test_a_file_that_is_no_log_does_not_stop_the_others():
     result = run("read", str(ROOT / "README.md"), LOGS[0], "--json")
     assert result.exit_code == 1 and len(json.loads(result.stdout)) == 1

@@ -4,35 +4,28 @@ import click
 
 from .options import (
     Gib,
-    Number,
-    Release,
     Size,
     dump,
     echo,
-    gpu_option,
+    gpu_options,
     json_option,
     lengths_options,
+    server_options,
+    workload_of,
 )
 
 
 @click.command()
 @click.argument("config")
-@click.option("--gpu-memory", type=Gib(), help="Memory of one GPU as vLLM prints it.")
-@gpu_option
-@click.option(
-    "--utilization", type=Number(0, 1, min_open=True), metavar="U", help="gpu_memory_utilization."
-)
-@click.option("--max-model-len", type=Size(), metavar="N", help="Default: the model's.")
+@gpu_options
+@server_options
 @click.option("--max-num-seqs", type=Size(), metavar="N", help="Default: vLLM's on such a GPU.")
 @click.option("--max-num-batched-tokens", type=Size(), metavar="N", help="Likewise.")
 @click.option("--kv-cache-dtype", metavar="TYPE", help="auto, fp8, ...")
-@click.option("--tensor-parallel-size", type=click.IntRange(1, 4096), metavar="N")
-@click.option("--pipeline-parallel-size", type=click.IntRange(1, 4096), metavar="N")
 @click.option(
     "--decode-context-parallel-size", type=click.IntRange(1, 4096), default=1, metavar="N"
 )
 @click.option("--block-size", type=click.IntRange(1, 2**20), metavar="N")
-@click.option("--vllm-version", type=Release(), help="The release, such as 0.19.0.")
 @click.option("--weights", type=Gib(), help="Of one GPU; else the safetensors index or a count.")
 @click.option("--kv-cache-gib", "kv_cache", type=Gib(), help="The pool as printed.")
 @click.option(
@@ -52,13 +45,11 @@ def budget(config, gpu, input_len, output_len, lengths, launches, as_json, **fla
     from ..budget import capacity, launch_to_measure
     from ..reading import lengths_of
     from ..report import capacity_summary
-    from ..workload import Workload
 
-    if (input_len is None) != (output_len is None) or (input_len and lengths):
-        raise click.UsageError("give --input-len and --output-len together, or --lengths")
-    requests = (
-        [Workload(input_len, output_len)] if input_len else lengths_of(lengths) if lengths else []
-    )
+    if input_len and lengths:
+        raise click.UsageError("--lengths and --input-len, --output-len exclude each other")
+    work = workload_of(input_len, output_len)
+    requests = [work] if work else lengths_of(lengths) if lengths else []
     answer = capacity(
         config,
         gpu=gpu,

@@ -13,6 +13,7 @@ from .options import (
     json_option,
     launches_argument,
     lengths_options,
+    no_chunked_prefill_option,
     on_a_terminal,
 )
 
@@ -22,15 +23,15 @@ from .options import (
 @click.option("-o", "--output", metavar="FILE", help="Write a launches.csv.")
 @json_option
 def read(logs, output, as_json):
-    """Launches out of vLLM server logs of any release (plain, .gz, - for stdin)."""
+    """Launches out of vLLM server logs of any release (plain, .gz, a folder, - for stdin)."""
     from ..diagnosis import ABOUT_A_FIGURE, ABOUT_THE_ANSWER, notices
-    from ..reading import read_log, write_launches
+    from ..reading import logs_in, read_log, write_launches
     from ..report import launch_json, launches_summary
 
     launches, bad = [], []
     for log in logs:
         try:
-            launches += read_log(log)
+            launches += [launch for each in logs_in(log) for launch in read_log(each)]
         except InputError as error:
             bad.append(str(error))
     if output and launches:
@@ -71,14 +72,7 @@ def fit(launches, config, as_json):
     metavar="FILE",
     help="Write a few launches around the answer for vllm bench sweep serve --serve-params.",
 )
-@click.option(
-    "--no-chunked-prefill",
-    "chunked_prefill",
-    is_flag=True,
-    default=True,
-    flag_value=False,
-    help="The server runs without it: mnbt >= max_model_len.",
-)
+@no_chunked_prefill_option
 def recommend(launches, input_len, output_len, config, as_json, as_yaml, sweep, chunked_prefill):
     """The flags for requests of a given length, with the pool to expect."""
     from ..answer import find_optimum, model_of

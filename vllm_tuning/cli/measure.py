@@ -1,7 +1,6 @@
 """Which launches to make, and making them."""
 
 import shutil
-import sys
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -9,50 +8,25 @@ import click
 
 from ..units import InputError
 from .options import (
-    Gib,
     Number,
-    Release,
-    Size,
     dump,
     echo,
-    gpu_option,
+    gpu_options,
     json_option,
     lengths_options,
+    no_chunked_prefill_option,
     on_a_terminal,
+    server_options,
+    workload_of,
 )
-
-
-def _gpu(command):
-    for option in (
-        click.option("--vllm-version", type=Release(), help="The release, such as 0.19.0."),
-        gpu_option,
-        click.option("--gpu-memory", type=Gib(), help="Memory of one GPU as vLLM prints it."),
-    ):
-        command = option(command)
-    return command
 
 
 @click.command()
 @click.argument("sources", nargs=-1, metavar="[CONFIG] [LAUNCHES]...")
 @lengths_options(required=False)
-@_gpu
-@click.option(
-    "--utilization",
-    type=click.FloatRange(0, 1, min_open=True),
-    metavar="U",
-    help="gpu_memory_utilization.",
-)
-@click.option("--max-model-len", type=Size(), metavar="N", help="Default: the model's.")
-@click.option("--tensor-parallel-size", type=click.IntRange(1, 4096), metavar="N")
-@click.option("--pipeline-parallel-size", type=click.IntRange(1, 4096), metavar="N")
-@click.option(
-    "--no-chunked-prefill",
-    "chunked_prefill",
-    is_flag=True,
-    default=True,
-    flag_value=False,
-    help="The server runs without it: mnbt >= max_model_len.",
-)
+@gpu_options
+@server_options
+@no_chunked_prefill_option
 @json_option
 def plan(sources, input_len, output_len, chunked_prefill, as_json, **flags):
     """The launches to make; beside LAUNCHES those that are still missing.
@@ -63,7 +37,7 @@ def plan(sources, input_len, output_len, chunked_prefill, as_json, **flags):
     from ..report import missing_summary, plan_summary
 
     config, launches = _sorted(sources)
-    workload, given = _workload(input_len, output_len), _given(flags)
+    workload, given = workload_of(input_len, output_len), _given(flags)
     if launches:
         found, summary = (
             _missing(launches, config, workload, chunked_prefill, given),
@@ -78,14 +52,16 @@ def _missing(launches, config, workload, chunked_prefill, given):
     """What is missing beside LAUNCHES."""
     from ..answer import find_optimum, model_of
     from ..measure import missing_for
+    from ..reading import sources_of
 
+    sources = sources_of(launches)
     if workload is None:
         raise click.UsageError("LAUNCHES need --input-len and --output-len")
     for name in given:
         if name != "max_model_len":
             option = f"--{name.replace('_', '-')}"
             raise click.UsageError(f"LAUNCHES give it themselves: leave out {option}")
-    model = model_of(launches, config)
+    model = model_of(sources, config)
     made_with = (fitted.launch.max_model_len or 1 for fitted in model.launches)
     longest = given.get("max_model_len") or max(made_with, default=1)
     optimum = find_optimum(model, workload, chunked_prefill)
@@ -94,7 +70,6 @@ def _missing(launches, config, workload, chunked_prefill, given):
 
 def _sorted(sources) -> tuple[str | None, list[str]]:
     """CONFIG is a .json file, or a folder with a config.json and without launches."""
-    from ..reading import locate
 
     def is_config(source):
         path = Path(source)
@@ -102,21 +77,10 @@ def _sorted(sources) -> tuple[str | None, list[str]]:
             (path / "config.json").is_file() and not (path / "launches.csv").is_file()
         )
 
-    for source in sources:
-        if source != "-" and not is_config(source):
-            locate(source)  # before a complaint about a flag that does not go with launches
     configs = [source for source in sources if is_config(source)]
     if len(configs) > 1:
         raise click.UsageError(f"one CONFIG at most, not {' and '.join(configs)}")
     return (configs or [None])[0], [each for each in sources if each not in configs]
-
-
-def _workload(input_len, output_len):
-    from ..workload import Workload
-
-    if (input_len is None) != (output_len is None):
-        raise click.UsageError("give --input-len and --output-len together")
-    return None if input_len is None else Workload(input_len, output_len)
 
 
 def _given(flags: dict) -> dict:
@@ -147,7 +111,7 @@ def _given(flags: dict) -> dict:
     "and max_num_batched_tokens. Default: those of plan.",
 )
 @lengths_options(required=False)
-@_gpu
+@gpu_options
 @click.option("--verify", is_flag=True, help="Launch once more with the answer, and compare.")
 @click.option(
     "--timeout",
@@ -183,7 +147,7 @@ def measure(
     from ..measure import check_command, interruptible, measured
     from ..report import measured_json, measured_summary
 
-    command, workload = list(command), _workload(input_len, output_len)
+    command, workload = list(command), workload_of(input_len, output_len)
     if verify and workload is None:
         raise click.UsageError("--verify needs --input-len and --output-len")
     check_command(command)
@@ -192,7 +156,7 @@ def measure(
         model = model_of([folder])
         return model, find_optimum(model, workload, chunked_prefill) if workload else None
 
-    with interruptible(), _bar() as show:
+    with interruptible(), _progress() as show:
         try:
             found = measured(
                 command,
@@ -220,36 +184,16 @@ def measure(
 
 
 @contextmanager
-def _bar():
-    """A bar on stderr, on a terminal only, with what is going on and what is known so far."""
-    if not on_a_terminal():
-        yield lambda text, done, count: None
-        return
-    bars = []
+def _progress():
+    """One line on stderr, on a terminal only: what is going on and what is known so far."""
 
     def show(text, done, count):
-        if not bars:
-            bars.append(
-                click.progressbar(
-                    length=count,
-                    label="launches",
-                    file=sys.stderr,
-                    show_eta=False,
-                    show_percent=False,
-                    show_pos=True,
-                    width=8,
-                    item_show_func=lambda text: (
-                        text and text[: shutil.get_terminal_size().columns - 30]
-                    ),
-                )
-            )
-            bars[0].__enter__()
-        (bar,) = bars
-        bar.length, bar.pos, bar.current_item = count, done, text
-        bar.render_progress()
+        if on_a_terminal():
+            line = f"launches {done}/{count}  {text}"[: shutil.get_terminal_size().columns - 1]
+            click.echo(f"\r\x1b[K{line}", err=True, nl=False)
 
     try:
         yield show
     finally:
-        for bar in bars:
-            bar.render_finish()
+        if on_a_terminal():
+            echo(err=True)

@@ -38,7 +38,7 @@ class Release(click.ParamType):
 
 
 class Gpu(click.ParamType):
-    """The name in GPUS of one whose ``figure`` is known; ``else_give`` tells what to do without."""
+    """The name in GPUS of one whose ``figure`` is known; ``else_give``: what to give without."""
 
     name = "NAME"
 
@@ -81,23 +81,62 @@ class Number(click.FloatRange):
 
 launches_argument = click.argument("launches", nargs=-1, required=True)
 
-
 config_option = click.option(
     "--config",
     metavar="FILE",
-    help="The model's config.json: hidden size and KV bytes of a "
-    "token. Default: the one beside the launches.",
+    help="The model's config.json: hidden size and KV bytes of a token. Default: the one beside "
+    "the launches.",
 )
 
-
-gpu_option = click.option(
-    "--gpu",
-    type=Gpu("total_memory", "--gpu-memory GIB as vLLM prints it"),
-    help="Or its name, such as H100 or A100-40GB.",
+no_chunked_prefill_option = click.option(
+    "--no-chunked-prefill",
+    "chunked_prefill",
+    is_flag=True,
+    default=True,
+    flag_value=False,
+    help="The server runs without it: mnbt >= max_model_len.",
 )
-
 
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
+
+
+def gpu_options(command):
+    """--gpu-memory, --gpu and --vllm-version: where the server runs."""
+    for option in (
+        click.option("--vllm-version", type=Release(), help="The release, such as 0.19.0."),
+        click.option(
+            "--gpu",
+            type=Gpu("total_memory", "--gpu-memory GIB as vLLM prints it"),
+            help="Or its name, such as H100 or A100-40GB.",
+        ),
+        click.option("--gpu-memory", type=Gib(), help="Memory of one GPU as vLLM prints it."),
+    ):
+        command = option(command)
+    return command
+
+
+def server_options(command):
+    """--utilization, --max-model-len and the two parallel sizes: how the server is started."""
+    utilization = Number(0, 1, min_open=True)
+    for option in (
+        click.option("--pipeline-parallel-size", type=click.IntRange(1, 4096), metavar="N"),
+        click.option("--tensor-parallel-size", type=click.IntRange(1, 4096), metavar="N"),
+        click.option("--max-model-len", type=Size(), metavar="N", help="Default: the model's."),
+        click.option(
+            "--utilization", type=utilization, metavar="U", help="gpu_memory_utilization."
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def workload_of(input_len, output_len):
+    """The two lengths as a workload, None without both."""
+    from ..workload import Workload
+
+    if (input_len is None) != (output_len is None):
+        raise click.UsageError("give --input-len and --output-len together")
+    return None if input_len is None else Workload(input_len, output_len)
 
 
 def gone_option(name: str, instead: str):

@@ -124,7 +124,8 @@ def simulate(launches, workload, output, config, as_json, arrival, step_time, gp
     one length, or of the lengths in a file, on a server with these flags. LAUNCHES give its pool
     instead of --num-gpu-blocks, and its flags for the length that 95 % of the requests keep to.
     """
-    from ..reading import check_writable
+    from ..answer import model_of
+    from ..reading import check_writable, sources_of
     from ..report import simulation_summary
     from ..scheduler import (
         config_to_json,
@@ -157,7 +158,8 @@ def simulate(launches, workload, output, config, as_json, arrival, step_time, gp
         shapes, count = _shapes(
             *(options.pop(name) for name in ("lengths", "requests", "input_len", "output_len"))
         )
-        model = _model(launches, config)
+        launches = sources_of(launches) if launches else []
+        model = model_of(launches, config) if launches else None
         server = _server(model, shapes, **options)
         for request in requests_of(shapes):
             server.check(request)
@@ -241,13 +243,6 @@ def _shapes(lengths, requests, input_len, output_len):
             f"{lengths}: has {len(shapes):,} requests, fewer than --requests {requests:,}"
         )
     return shapes[:requests], requests or len(shapes)
-
-
-def _model(launches, config):
-    """The memory model of LAUNCHES, None without."""
-    from ..answer import model_of
-
-    return model_of(launches, config) if launches else None
 
 
 def _server(model, shapes, num_gpu_blocks, **options):

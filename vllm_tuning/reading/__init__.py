@@ -9,7 +9,7 @@ from .log_formats import FATAL
 from .log_messages import arguments
 from .metrics import Scrape, parse_scrapes, read_scrapes, stamped
 from .scrape_series import ScrapeSeries, lengths_of
-from .sources import Source, is_log, read_source, sources_of
+from .sources import Source, is_log, logs_in, read_source, sources_of
 from .tables import COLUMNS, DATA, locate, read_launches, write_launches
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "is_log",
     "lengths_of",
     "locate",
+    "logs_in",
     "parse_scrapes",
     "read_bench_results",
     "read_json",

@@ -9,9 +9,7 @@ from .json_records import read_records
 
 _EXPECTED = "what vllm bench serve --save-result writes"
 
-
 _REQUIRED = ("completed", "request_throughput")
-
 
 BENCH_COLUMNS = {
     "mns": "max_num_seqs",

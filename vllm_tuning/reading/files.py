@@ -16,9 +16,7 @@ from ..units import InputError
 
 BLOCK = 1 << 18
 
-
 LARGEST = 1 << 26  # bytes of a text that is held whole
-
 
 Read = Callable[[int], bytes]  # read(size) gives bytes of UTF-8, none at the end
 

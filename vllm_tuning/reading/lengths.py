@@ -20,7 +20,6 @@ PROMPT_COLUMNS = (
     "Request tokens",
 )
 
-
 OUTPUT_COLUMNS = (
     "output_tokens",
     "output_len",
@@ -30,9 +29,7 @@ OUTPUT_COLUMNS = (
     "Response tokens",
 )
 
-
 REQUESTS = 'a CSV with a header, or JSONL, such as {"prompt_tokens": 1024, "output_tokens": 256}'
-
 
 LARGEST_FILE = 2**28  # bytes: some five million requests
 

@@ -16,10 +16,7 @@ from .log_formats import ENGINE, ERROR, FLAGS, LATE, LOAD, MARK, POOL, PROFILE, 
 from .log_messages import Message, messages
 from .log_text import Process
 
-_CLOCK = re.compile(r"(\d\d):(\d\d):(\d\d)")
-
-
-_SAME_MOMENT = 120  # seconds between the same line of two ranks of one writer, at most
+_CLOCK = re.compile(r"\d\d:\d\d:\d\d")
 
 
 def read_log(source, name: str | None = None) -> list[Launch]:
@@ -91,11 +88,9 @@ class Start:
         mine = [old for old in self.messages if _same_rank(old.process, new.process)]
         if stage == ENGINE:
             return any(old.row.stage in (ENGINE, LOAD, PROFILE, POOL, LATE) for old in mine)
-        if stage == LOAD and "weights" in new.values:
+        if stage == LOAD and "model_weights" in new.values:
             return any(old.row.stage in (PROFILE, POOL, LATE) for old in mine)
         again = [old for old in mine if old.row is new.row]
-        if any(_seconds_apart(old, new) > _SAME_MOMENT for old in again):
-            return True
         return (
             stage == PROFILE
             and bool(again)
@@ -147,14 +142,3 @@ def _same_rank(old: Process, new: Process) -> bool:
     return old.name == new.name and (
         not old.pid or bool(re.search(r"\d|EngineCore|APIServer", old.name))
     )
-
-
-def _seconds_apart(old: Message, new: Message) -> int:
-    """Between two lines by their clocks; 0 where they have none."""
-    times = []
-    for message in (old, new):
-        if clock := _CLOCK.search(message.text[:200]):
-            hours, minutes, seconds = map(int, clock.groups())
-            times.append(3600 * hours + 60 * minutes + seconds)
-    gap = abs(times[0] - times[1]) if len(times) == 2 else 0
-    return min(gap, 86400 - gap)

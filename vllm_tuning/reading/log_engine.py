@@ -24,26 +24,13 @@ from .tables import COLUMNS, by_warnings
 
 BUFFER = 150 * 2**20  # bytes that vLLM subtracts from the --kv-cache-memory it proposes
 
-
 _ROUNDING = 0.0101  # GiB between two prints of one figure
 
-
-_ATTRIBUTES = {  # figures of the table whose names are not the record's
-    "weights": "model_weights",
+_PARTS = {  # figures of the table from which those of a record are made
     "consumed": "non_torch",
-    "peak": "peak_activation",
     "peak_torch": "peak_activation",
     "peak_with_graphs": "peak_activation",
-    "total": "total_memory",
-    "kv": "kv_cache",
     "kv_set": "kv_cache",
-    "tokens": "kv_cache_tokens",
-    "blocks": "num_gpu_blocks",
-    "concurrency": "max_concurrency",
-    "graphs": "cuda_graph",
-    "graphs_estimated": "cuda_graph_estimated",
-    "utilization": "gpu_memory_utilization",
-    "version": "vllm_version",
     "exact": "kv_cache",
 }
 
@@ -71,7 +58,7 @@ class _Engine:
         self.flags = [r.values for r in flags if begin is None or r.number < begin] or [
             r.values for r in flags
         ]
-        self.version = self.first("version", ENGINE, SERVER, PROFILE, LATE)
+        self.version = self.first("vllm_version", ENGINE, SERVER, PROFILE, LATE)
         self.ranks = self._ranks()
         self.rank = self._limiting()
 
@@ -114,7 +101,6 @@ class _Engine:
                     "exact" not in r.values,
                     order[r.row.stage],
                     -(_non_kv(r.values) or 0),
-                    r.values.get("kv", 0),
                 ),
             ):
                 rank = message.values | rank
@@ -128,12 +114,12 @@ class _Engine:
                 (rank for rank in self.ranks if rank["non_kv"] is not None),
                 key=lambda rank: rank["non_kv"],
             )
-        if any("kv" in rank for rank in self.ranks):
-            return min(self.ranks, key=lambda rank: rank.get("kv", float("inf")))
-        return max(self.ranks, key=lambda rank: rank.get("weights", -1), default={})
+        if any("kv_cache" in rank for rank in self.ranks):
+            return min(self.ranks, key=lambda rank: rank.get("kv_cache", float("inf")))
+        return max(self.ranks, key=lambda rank: rank.get("model_weights", -1), default={})
 
     def _ranks_differ(self) -> bool:
-        for name in ("weights", "non_torch", "peak", "non_kv", "kv"):
+        for name in ("model_weights", "non_torch", "peak_activation", "non_kv", "kv_cache"):
             values = [rank[name] for rank in self.ranks if rank.get(name) is not None]
             if values and max(values) - min(values) > _ROUNDING:
                 return True
@@ -144,12 +130,18 @@ class _Engine:
     def _memory(self) -> dict[str, Any]:
         """The memory attributes of the record, GiB, and whether graphs were charged."""
         rank = self.rank
-        weights, peak, non_torch = (rank.get(name) for name in ("weights", "peak", "non_torch"))
-        requested = rank.get("requested", self.first("requested", PROFILE, LOAD, LATE, ERROR))
-        total = rank.get("total", self.first("total", PROFILE, LOAD, LATE, ERROR))
+        weights, peak, non_torch = (
+            rank.get(name) for name in ("model_weights", "peak_activation", "non_torch")
+        )
+        requested = rank.get(
+            "requested_memory", self.first("requested_memory", PROFILE, LOAD, LATE, ERROR)
+        )
+        total = rank.get("total_memory", self.first("total_memory", PROFILE, LOAD, LATE, ERROR))
         if total is None and requested and self.utilization:
             total = self.derived("total_memory", requested / self.utilization)
-        estimate = rank.get("graphs_estimated", self.first("graphs_estimated", PROFILE, LATE))
+        estimate = rank.get(
+            "cuda_graph_estimated", self.first("cuda_graph_estimated", PROFILE, LATE)
+        )
         charged = True if self.all("charged") else False if self.all("uncharged") else None
         pays = charged if charged is not None else charges_graph_estimate(self.version)
         charge = (estimate or 0.0) if pays else 0.0
@@ -180,7 +172,7 @@ class _Engine:
             "peak_activation": peak,
             "kv_cache": pool,
             "cuda_graph_estimated": estimate,
-            "cuda_graph": rank.get("graphs", self.first("graphs", LATE)),
+            "cuda_graph": rank.get("cuda_graph", self.first("cuda_graph", LATE)),
             "cuda_graph_charged": charged,
         }
 
@@ -190,14 +182,14 @@ class _Engine:
         if given is not None:
             self.warn("profiling_skipped")
             return given
-        if "kv" in self.rank:
-            return self.rank["kv"]
-        printed = [rank for rank in self.ranks if "kv" in rank]
+        if "kv_cache" in self.rank:
+            return self.rank["kv_cache"]
+        printed = [rank for rank in self.ranks if "kv_cache" in rank]
         used = self.rank.get("non_kv")
         equals = [rank for rank in printed if rank["non_kv"] == used]
         if used is not None and requested is not None and not equals:
             return self.derived("kv_cache", requested - used - charge)
-        return min((rank["kv"] for rank in printed), default=self.first("kv_left", ERROR))
+        return min((rank["kv_cache"] for rank in printed), default=self.first("kv_left", ERROR))
 
     def _exact(self, gib: float | None) -> float | None:
         """The pool in bytes, to the byte where the log or the arguments hold it so.
@@ -206,15 +198,15 @@ class _Engine:
         no graphs are taken.
         """
         rank, derived = self.rank, False
-        if "exact" in rank and "kv" in rank:
+        if "exact" in rank and "kv_cache" in rank:
             self.warn("exact_figures")
-            return _bytes(rank["kv"])
+            return _bytes(rank["kv_cache"])
         exact = rank.get("kv_bytes")
         if "profiling_skipped" in self.warnings:
             exact = self.asked.get("kv_cache_memory_bytes")
         elif (
             exact is None
-            and rank.get("graphs") == 0
+            and rank.get("cuda_graph") == 0
             and (self.config.get("enforce_eager") == "True")
         ):
             derived = "fit_bytes" in rank
@@ -229,12 +221,20 @@ class _Engine:
 
     def _blocks(self) -> dict[str, Any]:
         """Tokens, concurrency, block size and blocks of the pool."""
-        sizes = [r.values for r in self.messages if "tokens" in r.values]
-        smallest = min(sizes, key=lambda values: values["tokens"], default={})  # of the ranks
-        tokens = smallest.get("tokens")
-        concurrency = smallest.get("concurrency", min(self.all("concurrency"), default=None))
-        counted = [r.values for r in self.messages if "device" in r.values and "blocks" in r.values]
-        blocks = counted[0]["blocks"] if counted else self.first("blocks", POOL)
+        sizes = [
+            r.values for r in self.messages if r.row.stage == POOL and "kv_cache_tokens" in r.values
+        ]
+        smallest = min(
+            sizes, key=lambda values: values["kv_cache_tokens"], default={}
+        )  # of the ranks
+        tokens = smallest.get("kv_cache_tokens")
+        concurrency = smallest.get(
+            "max_concurrency", min(self.all("max_concurrency"), default=None)
+        )
+        counted = [
+            r.values for r in self.messages if "device" in r.values and "num_gpu_blocks" in r.values
+        ]
+        blocks = counted[0]["num_gpu_blocks"] if counted else self.first("num_gpu_blocks", POOL)
         size = (
             self.first("hybrid_block", FLAGS)
             or self.first("block_size", FLAGS)
@@ -248,7 +248,7 @@ class _Engine:
                 self.warn("derived_kv_cache_tokens")
         if tokens is None:
             tokens = self.rank.get("kv_cache_tokens", self.first("tokens_left", ERROR))
-        measured = [r.number for r in self.messages if {"kv", "kv_set"} & set(r.values)]
+        measured = [r.number for r in self.messages if {"kv_cache", "kv_set"} & set(r.values)]
         override = self.asked.get("num_gpu_blocks_override") or next(
             (
                 r.values["override"]
@@ -268,7 +268,7 @@ class _Engine:
 
     def _block_size(self, counted: dict, concurrency: float | None) -> int | None:
         """Tokens of a block, not printed by V0: what the concurrency gives, else 16 on GPUs."""
-        blocks, length = counted["blocks"], self.first("max_model_len", POOL)
+        blocks, length = counted["num_gpu_blocks"], self.first("max_model_len", POOL)
         if not blocks:
             return None
         if concurrency and length:
@@ -303,9 +303,9 @@ class _Engine:
     @property
     def utilization(self) -> float | None:
         printed = (
-            self.rank.get("utilization"),
+            self.rank.get("gpu_memory_utilization"),
             self.asked.get("gpu_memory_utilization"),
-            self.first("utilization", PROFILE, LATE, ERROR),
+            self.first("gpu_memory_utilization", PROFILE, LATE, ERROR),
         )
         value = next((value for value in printed if value is not None), None)
         if value is None and self.asked_in_full:
@@ -361,7 +361,7 @@ class _Engine:
         if (
             not error
             and not blocks["kv_cache_tokens"]
-            and ((pool is not None and pool <= 0) or 0 in self.all("blocks", POOL))
+            and ((pool is not None and pool <= 0) or 0 in self.all("num_gpu_blocks", POOL))
         ):
             error = f"No available memory for the cache blocks: {pool or 0:g} GiB"
         error = error or last_words
@@ -406,7 +406,7 @@ class _Engine:
         if status == "ok" and pool is None and launch.kv_cache_tokens is None:
             self.warn("incomplete")
         for name in (name for message in self.messages for name in message.unreadable):
-            attribute = _ATTRIBUTES.get(name, name)
+            attribute = _PARTS.get(name, name)
             if getattr(launch, attribute, "") is None:
                 self.warn(f"unreadable_{attribute}")
         launch = replace(launch, warnings=tuple(self.warnings), **_out_of_range(launch))
@@ -417,7 +417,9 @@ def _non_kv(values: dict) -> float | None:
     """The non-KV total of a rank, GiB: as printed, else the sum of its terms."""
     if values.get("non_kv") is not None:
         return values["non_kv"]
-    return _sum_of(*(values.get(name) for name in ("weights", "non_torch", "peak")))
+    return _sum_of(
+        *(values.get(name) for name in ("model_weights", "non_torch", "peak_activation"))
+    )
 
 
 def _sum_of(*terms: float | None) -> float | None:
@@ -431,10 +433,7 @@ def _out_of_range(launch: Launch) -> dict:
     refused: dict = {}
     for column in COLUMNS.values():
         value = column.to_json(getattr(launch, column.attribute))
-        if isinstance(value, (int, float)) and (
-            (column.low is not None and value < column.low)
-            or (column.high is not None and value > column.high)
-        ):
+        if isinstance(value, int | float) and not column.low <= value <= column.high:
             refused[column.attribute] = None
     return refused
 

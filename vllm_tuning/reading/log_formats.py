@@ -13,36 +13,19 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from .log_text import CUT
+from .tables import COLUMNS
 
 STAGES = ("SERVER", "FLAGS", "ENGINE", "LOAD", "PROFILE", "POOL", "LATE", "ERROR", "MARK")
-
 
 SERVER, FLAGS, ENGINE, LOAD, PROFILE, POOL, LATE, ERROR, MARK = range(9)  # as a start-up goes
 
 
-_GIB = frozenset(
-    re.findall(
-        r"\w+",
-        """
-        weights non_torch peak peak_torch peak_with_graphs consumed non_kv total requested kv kv_set
-        kv_left graphs graphs_estimated
-        """,
-    )
-)
-
-
-_COUNTS = frozenset(
-    re.findall(
-        r"\w+",
-        """
-        max_num_seqs max_num_batched_tokens max_model_len tokens tokens_left blocks block_size
-        hybrid_block override fit_bytes kv_bytes
-        """,
-    )
-)
-
-
-_NUMBERS = frozenset(("utilization", "concurrency"))
+# what each figure is: as its column in launches.csv, and what stands in no column
+KINDS = {column.attribute: column.kind for column in COLUMNS.values()}
+KINDS |= dict.fromkeys(("peak_torch", "peak_with_graphs", "consumed", "non_kv"), "gib")
+KINDS |= dict.fromkeys(("requested_memory", "kv_set", "kv_left"), "gib")
+KINDS |= dict.fromkeys(("tokens_left", "hybrid_block", "override"), "count")
+KINDS |= dict.fromkeys(("fit_bytes", "kv_bytes"), "count")
 
 
 class Format(NamedTuple):
@@ -56,18 +39,20 @@ class Format(NamedTuple):
 
 def figure(name: str, text: str):
     """The figure of that name: a float of GiB, a count, a plain number, or the text itself."""
-    if name in _COUNTS:
+    kind = KINDS.get(name)
+    if kind == "count":
         return int(text.replace(",", ""))
-    return float(text) if name in _GIB or name in _NUMBERS else text
+    return float(text) if kind in ("gib", "number") else text
 
 
 def _group(match: re.Match) -> str:
     name, bare = match.groups()
-    if name in _COUNTS:
+    kind = KINDS.get(name)
+    if kind == "count":
         return rf"(?P<{name}>\d{{1,15}}(?:,\d{{3}}){{0,4}}+)(?![\d,.]*{CUT})(?!,?\d)"
-    if name in _GIB:
+    if kind == "gib":
         return rf"(?P<{name}>-?\d{{1,9}}(?:\.\d+)?)" + ("" if bare else r"\s*Gi?B")
-    if name in _NUMBERS:
+    if kind == "number":
         return rf"(?P<{name}>\d{{1,9}}+(?:\.\d++)?)(?!\.?\d|\.?{CUT})"
     if name == "exact":
         return r"(?P<exact>\{[^{}]*\})"
@@ -90,15 +75,13 @@ FATAL = (
     "Engine core initialization failed|Engine process failed to start"
 )
 
-
 TABLE = r"""
 # what the server was asked for
-SERVER  0.4.3 -  vLLM API server version  {version}
-SERVER  0.18 -  █ version  {version}
+SERVER  0.4.3 -  vLLM API server version  {vllm_version}
+SERVER  0.18 -  █ version  {vllm_version}
 SERVER  0.4.3 - 0.9  args: Namespace\(  {flags}
 SERVER  0.9 -  non-default args:  {flags}
-SERVER  a shell's echo  vllm serve (?=[\w./-])|vllm\.entrypoints\.openai\.api_server (?=-)
-    {command}
+SERVER  a shell's echo  vllm serve (?=[\w./-])|vllm\.entrypoints\.openai\.api_server (?=-) {command}
 FLAGS  0.6.6 -  Setting max_num_batched_tokens to|Defaulting max_num_batched_tokens to
     {max_num_batched_tokens} for
 FLAGS  0.8 -  Setting max_num_seqs to|Defaulting max_num_seqs to  {max_num_seqs} for
@@ -108,70 +91,73 @@ FLAGS  0.10 -  Setting attention block size to  {hybrid_block} tokens to ensure 
 FLAGS  0.18 -  Setting attention block size to|Setting kv cache block size to
     {block_size} (?:for|tokens so)
 ENGINE  0.4.3 -  Initializing an? (?:V[01] )?LLM engine
-    (?:\(v(?P<version>[^\s()]+)\))? with config: {flags}
+    (?:\(v(?P<vllm_version>[^\s()]+)\))? with config: {flags}
 # what each rank measured
-LOAD  0.14 - (DEBUG)  worker init memory snapshot:  .*? total_memory={total}
-LOAD  0.4.3 - 0.7  Loading model weights took  (?:in total )?{weights}
-LOAD  0.8 -  Model loading took  {weights}
+LOAD  0.14 - (DEBUG)  worker init memory snapshot:  .*? total_memory={total_memory}
+LOAD  0.4.3 - 0.7  Loading model weights took  (?:in total )?{model_weights}
+LOAD  0.8 -  Model loading took  {model_weights}
 PROFILE  0.6.4  Memory profiling results:
-    (?: duration=[\d.]+ seconds,?)? total_gpu_memory={total},? initial_memory_usage=[\d.]+ GiB,?
-    peak_torch_memory={peak_torch},? memory_usage_post_profile=[\d.]+ GiB,?
-    non_torch_memory={non_torch},? kv_cache_size={kv},? gpu_memory_utilization={utilization}
+    (?: duration=[\d.]+ seconds,?)? total_gpu_memory={total_memory},? initial_memory_usage=[\d.]+
+    GiB,? peak_torch_memory={peak_torch},? memory_usage_post_profile=[\d.]+ GiB,?
+    non_torch_memory={non_torch},? kv_cache_size={kv_cache},?
+    gpu_memory_utilization={gpu_memory_utilization}
 PROFILE  0.6.5 - 0.10 (V0)  the current vLLM instance can use total_gpu_memory
-    \({total}\) x gpu_memory_utilization \({utilization}\) = {requested}
+    \({total_memory}\) x gpu_memory_utilization \({gpu_memory_utilization}\) = {requested_memory}
 PROFILE  0.6.5 - 0.10 (V0)  model weights take
-    {weights}; non_torch_memory takes {non_torch}; PyTorch activation peak memory takes {peak}; the
-    rest of the memory reserved for KV Cache is {kv}
+    {model_weights}; non_torch_memory takes {non_torch}; PyTorch activation peak memory takes
+    {peak_activation}; the rest of the memory reserved for KV Cache is {kv_cache}
 PROFILE  0.9.2 (DEBUG)  Initial free memory:
-    [\d.]+ GiB, free memory: [\d.]+ GiB, requested GPU memory: {requested}
+    [\d.]+ GiB, free memory: [\d.]+ GiB, requested GPU memory: {requested_memory}
 PROFILE  0.10 - (DEBUG)  Initial free memory:
-    [\d.]+ GiB; Requested memory: {utilization} \(util\), {requested}
+    [\d.]+ GiB; Requested memory: {gpu_memory_utilization} \(util\), {requested_memory}
 PROFILE  0.9.2 - 0.27 (DEBUG)  Memory profiling takes [\d.]+ seconds\. Total non KV cache memory:
-    {non_kv}; torch peak memory increase: {peak}; non-torch forward increase memory: {non_torch};
-    weights memory: {weights}
+    {non_kv}; torch peak memory increase: {peak_activation}; non-torch forward increase memory:
+    {non_torch}; weights memory: {model_weights}
 PROFILE  0.28 - (DEBUG)  Memory profiling takes [\d.]+ seconds\. Total non KV cache memory:
-    {non_kv}; torch peak memory increase: {peak}; total consumed \(from mem_get_info\): {consumed};
-    weights memory: {weights}
-PROFILE  0.9.1 -  Available KV cache memory:  {kv}
+    {non_kv}; torch peak memory increase: {peak_activation}; total consumed \(from mem_get_info\):
+    {consumed}; weights memory: {model_weights}
+PROFILE  0.9.1 -  Available KV cache memory:  {kv_cache}
 PROFILE  0.10.2 -  Initial free memory [\d.]+ GiB, reserved
     {kv_set} memory for KV Cache as specified by kv_cache_memory_bytes
-PROFILE  0.20 - (CPU)  Explicitly set  \({kv_set~}/{total~}\) GiB for KV cache on node
+PROFILE  0.20 - (CPU)  Explicitly set  \({kv_set~}/{total_memory~}\) GiB for KV cache on node
 PROFILE  0.20 - (CPU)  Auto set
-    \({kv~}/{total~}\) GiB for KV cache on node \d+, with {requested} requested memory
+    \({kv_cache~}/{total_memory~}\) GiB for KV cache on node \d+, with {requested_memory} requested
+    memory
 PROFILE  0.6.4 - 0.9 (HPU)  Free device memory:
-    [\d.]+ GiB, [\d.]+ GiB usable \(gpu_memory_utilization={utilization}\), [\d.]+ [GMK]iB reserved
-    for HPUGraphs \([^)]*\), {kv} reserved for KV cache
-PROFILE  0.6 - (plugin/__init__.py)  vllm_tuning figures, profiled:  {exact}
-PROFILE  0.18 -  Estimated CUDA graph memory:  {graphs_estimated} total
+    [\d.]+ GiB, [\d.]+ GiB usable \(gpu_memory_utilization={gpu_memory_utilization}\), [\d.]+
+    [GMK]iB reserved for HPUGraphs \([^)]*\), {kv_cache} reserved for KV cache
+PROFILE  0.6 - (the plugin)  vllm_tuning figures, profiled:  {exact}
+PROFILE  0.18 -  Estimated CUDA graph memory:  {cuda_graph_estimated} total
 PROFILE  0.18 -  CUDA graph memory profiling is enabled
-    (?P<charged>)(?:.*?-gpu-memory-utilization={utilization})?
+    (?P<charged>)(?:.*?-gpu-memory-utilization={gpu_memory_utilization})?
 PROFILE  0.18 -  CUDA graph memory profiling is disabled|CUDA graph memory profiling will be enabled
-    (?P<uncharged>)(?:.*?-gpu-memory-utilization from {utilization})?
+    (?P<uncharged>)(?:.*?-gpu-memory-utilization from {gpu_memory_utilization})?
 # what the engine made of it
 POOL  0.4.3 -  Overriding num_gpu_blocks=(?!0\D)\d+ with  num_gpu_blocks_override={override}(?= \Z)
-POOL  0.4.3 - 0.10  # (?P<device>(?!CPU)[A-Za-z]+) blocks:  {blocks}(?= [,;]| \Z)
+POOL  0.4.3 - 0.10  # (?P<device>(?!CPU)[A-Za-z]+) blocks:  {num_gpu_blocks}(?= [,;]| \Z)
 POOL  0.8 -, one line from 0.28  KV cache size:
-    {tokens} tokens(?:, Maximum concurrency for {max_model_len} tokens per request: {concurrency}x)?
-POOL  0.6.2 - 0.27  Maximum concurrency for  {max_model_len} tokens per request: {concurrency}x
+    {kv_cache_tokens} tokens(?:, Maximum concurrency for {max_model_len} tokens per request:
+    {max_concurrency}x)?
+POOL  0.6.2 - 0.27  Maximum concurrency for  {max_model_len} tokens per request: {max_concurrency}x
 POOL  0.14 -  Auto-fit max_model_len: reduced from  \d+ to {max_model_len} to fit
 POOL  0.9.2 -  Add \d+ padding layers|Hybrid KV cache manager is disabled for this hybrid model
     (?P<hybrid>)
 POOL  0.9 - (DEBUG)  vllm cache_config_info with initialization after num_gpu_blocks is:
-    {blocks}(?= \Z)
-LATE  0.6.6 -  Graph capturing finished in  [\d.]+ secs(?:\.|, took {graphs})
-LATE  0.18 -  CUDA graph pool memory:  {graphs} \(actual\), {graphs_estimated} \(estimated\)
+    {num_gpu_blocks}(?= \Z)
+LATE  0.6.6 -  Graph capturing finished in  [\d.]+ secs(?:\.|, took {cuda_graph})
+LATE  0.18 -  CUDA graph pool memory:  {cuda_graph} \(actual\), {cuda_graph_estimated} \(estimated\)
 LATE  0.10.2 - 0.27  Free memory on device
-    \([\d.]+/{total}\) on startup\. Desired GPU memory utilization is \({utilization},
-    {requested}\)\. Actual usage is {weights} for weight, {peak} for peak activation, {non_torch}
-    for non-torch memory, and {graphs} for CUDAGraph
-    memory(?:.*?--kv-cache-memory={fit_bytes}`)?(?:.*?Current kv cache memory in use is {kv_bytes}
-    bytes)?
+    \([\d.]+/{total_memory}\) on startup\. Desired GPU memory utilization is
+    \({gpu_memory_utilization}, {requested_memory}\)\. Actual usage is {model_weights} for weight,
+    {peak_activation} for peak activation, {non_torch} for non-torch memory, and {cuda_graph} for
+    CUDAGraph memory(?:.*?--kv-cache-memory={fit_bytes}`)?(?:.*?Current kv cache memory in use is
+    {kv_bytes} bytes)?
 LATE  0.28 -  Free memory on device
-    \([\d.]+/{total}\) on startup\. Desired GPU memory utilization is \({utilization},
-    {requested}\)\. Actual usage is {consumed} for consumed memory \(weights \+ non-torch\),
-    {peak_with_graphs} for peak activation, and {graphs} for CUDAGraph
-    memory(?:.*?--kv-cache-memory={fit_bytes}`)?
-LATE  0.6 - (plugin/__init__.py)  vllm_tuning figures, ready:  {exact}
+    \([\d.]+/{total_memory}\) on startup\. Desired GPU memory utilization is
+    \({gpu_memory_utilization}, {requested_memory}\)\. Actual usage is {consumed} for consumed
+    memory \(weights \+ non-torch\), {peak_with_graphs} for peak activation, and {cuda_graph} for
+    CUDAGraph memory(?:.*?--kv-cache-memory={fit_bytes}`)?
+LATE  0.6 - (the plugin)  vllm_tuning figures, ready:  {exact}
 # why it failed
 ERROR  0.4.3 -  No available memory for the cache blocks
 ERROR  0.8 -  To serve at least one request with the model(?:'s|s's) max seq len
@@ -181,8 +167,8 @@ ERROR  0.4.3 - 0.10 (V0)  The model's max seq len
     \({max_model_len}\) is larger than the maximum number of tokens that can be stored in KV cache
     \({tokens_left}\)
 ERROR  0.9.2 -  Free memory on device
-    (?:\w+(?::\d+)? )?\([\d.]+/{total}\) on startup is less than (?:desired GPU memory utilization
-    \({utilization}, {requested}\))?
+    (?:\w+(?::\d+)? )?\([\d.]+/{total_memory}\) on startup is less than (?:desired GPU memory
+    utilization \({gpu_memory_utilization}, {requested_memory}\))?
 ERROR  0.8 -  CUDA out of memory occurred when warming up
 ERROR  0.14 -  Cannot auto-fit max_model_len
 ERROR  0.4.3 -  Error in memory profiling

@@ -11,14 +11,12 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from ..units import GIB, LARGEST_COUNT, parse_size
-from .log_formats import ERROR, MARK, SERVER, Format, anchors, figure, formats
+from .log_formats import ERROR, KINDS, MARK, SERVER, Format, anchors, figure, formats
 from .log_text import CUT, Flat, Line, Process, joined, lines_of, passages, writer_of
 
 _CLASS = re.compile(r"(?:[A-Za-z_][\w.]*(?:Error|Exception):|Value error,) \Z|[A-Za-z_][\w.]*\Z")
 
-
 _LED = re.compile(r"\b(?:failed|error|failure|exception)\b[^:'\"]{0,40}[:'] ?\Z", re.IGNORECASE)
-
 
 _SHELL = re.compile(
     r"\s*+(?:(?:[#+$>]|CMD:|command:|exec|nohup|env|sudo|[A-Z_]+=\S*|\S*/"
@@ -154,7 +152,6 @@ _TEXTS = (
     "speculative_config",
 )
 
-
 _SIZES = (
     "max_num_seqs",
     "max_num_batched_tokens",
@@ -167,15 +164,12 @@ _SIZES = (
     "kv_cache_memory_bytes",
 )
 
-
 _NAMES = "|".join((*_TEXTS, *_SIZES, "gpu_memory_utilization"))
-
 
 _ARGUMENT = re.compile(
     rf"(?<![\w.-])['\"]?({_NAMES})['\"]?\s*[:=]\s*"
     r"('[^']*'|\"[^\"]*\"|[^\s,)}]+)(?=\s*[,)}])"
 )
-
 
 _OPTION = re.compile(rf"--({_NAMES.replace('_', '-')})[ =]('[^']*'|\"[^\"]*\"|[^\s'\"]+)(?=\s|\Z)")
 
@@ -202,37 +196,20 @@ def arguments(values: dict) -> dict:
     return parsed
 
 
-_BYTES = {
-    "total_memory": "total",
-    "requested_memory": "requested",
-    "model_weights": "weights",
-    "non_torch": "non_torch",
-    "peak_activation": "peak",
-    "kv_cache": "kv",
-    "cuda_graph_estimated": "graphs_estimated",
-    "cuda_graph": "graphs",
-}
-
-
-_WHOLE = ("kv_cache_tokens", "num_gpu_blocks", "block_size", *_SIZES)
-
-
 def exact_figures(text: str) -> dict:
-    """The figures that plugin/__init__.py wrote, under the table's names: GiB with every digit."""
+    """The figures that the plugin wrote, under the table's names: GiB with every digit."""
     try:
         written = json.loads(text)
     except ValueError:
         return {}
     figures: dict[str, Any] = {"exact": True}
     for name, value in written.items():
-        if name == "vllm_version" and isinstance(value, str) and value.isprintable():
-            figures["version"] = value
-        if type(value) not in (int, float) or not abs(value) < 1e9 * GIB:
-            continue
-        if name in _BYTES:
-            figures[_BYTES[name]] = value / GIB
-        elif name == "gpu_memory_utilization":
-            figures["utilization"] = value
-        elif name in _WHOLE and type(value) is int and 0 < value < LARGEST_COUNT:
+        kind = KINDS.get(name)
+        if kind == "text" and isinstance(value, str) and value.isprintable():
             figures[name] = value
+        whole = type(value) is int and 0 < value < LARGEST_COUNT
+        if kind == "count" and whole:
+            figures[name] = value
+        if kind in ("gib", "number") and type(value) in (int, float) and abs(value) < 1e9 * GIB:
+            figures[name] = value / GIB if kind == "gib" else value
     return figures

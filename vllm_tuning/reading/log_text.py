@@ -17,15 +17,11 @@ from .files import BLOCK, Read
 
 HEAD = 1 << 21  # bytes read closely from the beginning, so that short excerpts need no anchor
 
-
 AFTER = 2 * BLOCK  # bytes read closely after an anchor: a failure follows the last figure
-
 
 LONGEST = 1 << 22  # bytes of a passage, and of a line
 
-
 CUT = "\ufffc"  # ends a last line without a line feed: a figure that touches it may be cut
-
 
 ANCHORS = (b"GiB", b"Initializing a", b"non-default args")  # at least one stands in every start-up
 
@@ -51,29 +47,21 @@ class Line(NamedTuple):
 
 _TIME = r"\d\d:\d\d:\d\d(?:[.,]\d+)?"
 
-
 _DATE = rf"\d{{4}}[-/]\d\d[-/]\d\d[T ]{_TIME}(?:\s?Z|\s?[+-]\d\d:?\d\d)?"
-
 
 _LEVEL = r"(?:DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL)"
 
-
 _SOURCE = r"\[?[\w./<>\-]+\.py:\d+\]?:?"
-
 
 _PROCESS = r"[(\[](?:[\w:.\-/]+(?: [\w=]+)? )?pid=\d{1,10}\b[^)\]]*[)\]]"
 
-
 _LEAD = r"(?:[A-Z]{2,5}(?:\s\+\shost)?|In v[\d.]+,|Engine \d+:)"  # the device of "KV cache size"
 
-
 _COLOUR = re.compile(r"(?:\x1b)?\[\d+(?:;\d+)*m|\x1b\[[0-9;?]*[A-Za-z]")  # with its ESC, or lost
-
 
 _COLLECTOR = re.compile(  # docker compose, then a time stamp, then Kubernetes' CRI
     rf"\A(?:[\w.\-/]+ *\| )?(?:{_DATE}\s+)?(?:std(?:out|err) [FP] )?"
 )
-
 
 _TOKENS = "|".join(
     (
@@ -90,19 +78,15 @@ _TOKENS = "|".join(
     )
 )
 
-
 _PREFIX = re.compile(rf"\s*+(?:(?:{_TOKENS})\s*+)*+")
 
-
 _BAR = re.compile(r"\A(?:[^\"'`]*(?:it/s|s/it)\])?")
-
 
 _FRESH = re.compile(
     rf"{_PROCESS}|\[?{_LEVEL}\b|\[?\d{{4}}-(?:\d\d-|[\d-]*{CUT})"
     rf"|\[?\d\d:(?:\d\d:\d|[\d:]*{CUT})"
     rf"|\d\d-\d\d {_TIME}|{_SOURCE}\s"
 )
-
 
 _WRITER = re.compile(
     r"[(\[](?:(?P<name>[\w:.\-/]+(?: [\w=]+)?) )?pid=(?P<pid>\d{1,10})\b"

@@ -23,31 +23,19 @@ FIGURES = {
     "started": ("vllm:num_preemptions_created", "vllm:num_preemptions_total_created"),
 }
 
-
 HISTOGRAMS = {
     "prompt_length": ("vllm:request_prompt_tokens",),
     "output_length": ("vllm:request_generation_tokens",),
-    "time_to_first_token": ("vllm:time_to_first_token_seconds",),
-    "inter_token_latency": (
-        "vllm:inter_token_latency_seconds",
-        "vllm:time_per_output_token_seconds",
-    ),  # up to 0.10
-    "request_latency": ("vllm:e2e_request_latency_seconds",),
     "steps": ("vllm:iteration_tokens_total",),
 }
 
-
 _CACHE = "vllm:cache_config_info"
-
 
 _PROCESS_START = "process_start_time_seconds"
 
-
 _LARGEST_FILE = 2**26
 
-
 _METRICS = "what GET /metrics of a vLLM server answers"
-
 
 _EXPECTED = f"expected {_METRICS}"
 
@@ -98,7 +86,6 @@ class Scrape:
     where: str
     seconds: float | None
     engines: dict[str, EngineScrape]
-    model: str | None = None
 
 
 def read_scrapes(paths: Iterable[str | os.PathLike]) -> list[Scrape]:
@@ -204,8 +191,7 @@ def _scrape(samples: dict, where: str, seconds: float | None) -> Scrape:
         engine: _engine(series, unlabelled.get(_CACHE, []), start, where)
         for engine, series in found.items()
     }
-    models = (dict(items).get("model_name") for _, items in samples)
-    return Scrape(where, seconds, engines, next(filter(None, models), None))
+    return Scrape(where, seconds, engines)
 
 
 def _engine(series: dict, cache: list, start: float | None, where: str) -> EngineScrape:

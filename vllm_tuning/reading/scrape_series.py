@@ -1,4 +1,4 @@
-"""What scrapes tell over time: peaks of gauges, increases of counters over restarts, lengths."""
+"""What scrapes hold over time: peaks of gauges, increases of counters over restarts, lengths."""
 
 import itertools
 from dataclasses import dataclass, replace

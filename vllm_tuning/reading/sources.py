@@ -31,7 +31,7 @@ def sources_of(launches: str | os.PathLike | Iterable) -> list[Source]:
     Raises InputError where nothing is named, or what is named cannot be read.
     """
     named = [launches] if isinstance(launches, str | os.PathLike) else list(launches)
-    paths = [path for each in named if str(each) for path in _logs_in(each) or [each]]
+    paths = [path for each in named if str(each) for path in _launches_in(each)]
     if not paths:
         raise InputError("no launches are named; expected a data set, a launches.csv, or logs")
     files = (path if is_log(path) else locate(path) for path in paths)
@@ -39,10 +39,15 @@ def sources_of(launches: str | os.PathLike | Iterable) -> list[Source]:
     return [Source(os.fspath(path), tuple(read_source(path))) for path in each_once]
 
 
-def _logs_in(source) -> list:
-    """The logs of a folder that holds no launches.csv; none of anything else."""
-    folder = Path(source)
-    return [] if (folder / "launches.csv").exists() else sorted(folder.glob("*.log*"))
+def _launches_in(source) -> list:
+    """What is read for a source: itself, or the logs of a folder that holds no launches.csv."""
+    return [source] if (Path(source) / "launches.csv").exists() else logs_in(source)
+
+
+def logs_in(source) -> list:
+    """The logs of a folder, by name; of anything else, and of a folder without any, itself."""
+    logs = Path(source).glob("*.log*") if os.path.isdir(source) else ()
+    return sorted(logs) or [source]
 
 
 def read_source(source) -> list[Launch]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from ..launch import KNOBS, Launch
-from ..units import GIB, InputError, parse_size
+from ..units import GIB, LARGEST_COUNT, InputError, parse_size
 from .files import read_text, write_whole
 
 DATA = next(
@@ -20,6 +20,11 @@ DATA = next(
     Path("data"),
 )
 
+_WORDS: dict[str, dict[str, str | bool]] = {
+    "status": {"ok": "ok", "failed": "failed"},
+    "flag": {"true": True, "false": False},
+}
+
 
 @dataclass(frozen=True)
 class Column:
@@ -27,8 +32,8 @@ class Column:
 
     attribute: str
     kind: str
-    low: float | None = None
-    high: float | None = None
+    low: float = -1e9
+    high: float = 1e9
 
     def parse(self, text: str):
         """The cell's value, or ValueError with what would be right."""
@@ -36,36 +41,20 @@ class Column:
             return text
         if self.kind == "list":
             return tuple(text.split())
-        if self.kind == "status":
-            if text not in ("ok", "failed"):
-                raise ValueError(f"{text!r} is not a status; write ok or failed")
-            return text
-        if self.kind == "flag":
-            if text.lower() not in ("true", "false"):
-                raise ValueError(f"{text!r} is not true or false")
-            return text.lower() == "true"
-        value: float = parse_size(text) if self.kind == "count" else self._number(text)
-        if (self.low is not None and value < self.low) or (
-            self.high is not None and value > self.high
-        ):
-            raise ValueError(f"{text} is out of range; {self._range()}")
-        return value * GIB if self.kind == "gib" else value
-
-    def _number(self, text: str) -> float:
-        if not re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", text, re.ASCII):
+        if words := _WORDS.get(self.kind):
+            if text.lower() not in words:
+                raise ValueError(f"{text!r} is not {' or '.join(words)}")
+            return words[text.lower()]
+        if self.kind == "count":
+            value: float = parse_size(text)
+        elif re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", text, re.ASCII):
+            value = float(text)
+        else:
             unit = "a number of GiB, such as 11.32" if self.kind == "gib" else "a number"
             raise ValueError(f"{text!r} is not {unit}; leave the cell blank if it is unknown")
-        value = float(text)
-        if abs(value) > 1e9:
-            raise ValueError(f"{text} is out of range")
-        return value
-
-    def _range(self) -> str:
-        bounds = [
-            f"at least {self.low:g}" if self.low is not None else "",
-            f"at most {self.high:g}" if self.high is not None else "",
-        ]
-        return "it must be " + " and ".join(bound for bound in bounds if bound)
+        if not self.low <= value <= self.high:
+            raise ValueError(f"{text} is out of range; expected {self.low:g} to {self.high:g}")
+        return value * GIB if self.kind == "gib" else value
 
     def to_json(self, value):
         if self.kind == "list":
@@ -75,42 +64,33 @@ class Column:
         return value
 
     def to_cell(self, value) -> str:
-        value = self.to_json(value)
         if value is None:
             return ""
-        if isinstance(value, list):
+        if self.kind == "list":
             return " ".join(value)
-        if isinstance(value, bool):
-            return str(value).lower()
-        return repr(value) if isinstance(value, float) else str(value)
+        return str(value).lower() if self.kind == "flag" else str(self.to_json(value))
 
 
 _KINDS: dict[str, tuple] = {
+    **dict.fromkeys(("source", "vllm_version", "model", "kv_cache_dtype", "error"), ("text",)),
+    "status": ("status",),
+    "warnings": ("list",),
+    "cuda_graph_charged": ("flag",),
     "gpu_memory_utilization": ("number", 1e-9, 1),
     "max_concurrency": ("number", 0),
-    "status": ("status",),
-    "cuda_graph_charged": ("flag",),
-    "warnings": ("list",),
     "total_memory": ("gib", 1e-9),
     "model_weights": ("gib", 0),
     "peak_activation": ("gib", 0),
-    "non_torch": ("gib",),
-    "kv_cache": ("gib",),
-    "cuda_graph": ("gib",),
-    "cuda_graph_estimated": ("gib",),
+    **dict.fromkeys(("non_torch", "kv_cache", "cuda_graph", "cuda_graph_estimated"), ("gib",)),
 }
-
-
-_TEXTS = ("source", "vllm_version", "model", "kv_cache_dtype", "error")
 
 
 def _columns() -> dict[str, Column]:
     columns = {}
     for item in fields(Launch):
-        if item.name in ("hybrid", "measured", "where"):
-            continue
-        kind: tuple = ("text",) if item.name in _TEXTS else _KINDS.get(item.name, ("count", 1))
-        columns[item.name + ("_gib" if kind[0] == "gib" else "")] = Column(item.name, *kind)
+        if item.name not in ("hybrid", "measured", "where"):
+            kind = _KINDS.get(item.name, ("count", 1, LARGEST_COUNT))
+            columns[item.name + ("_gib" if kind[0] == "gib" else "")] = Column(item.name, *kind)
     return columns
 
 
