@@ -25,7 +25,7 @@ report: $(READY) ## write a report to reports/ (LAUNCHES=data/NAME INPUT_LEN=102
 	$(BIN)/vllm-tuning report "$(LAUNCHES)" --input-len $(INPUT_LEN) --output-len $(OUTPUT_LEN) -o reports
 
 test: $(READY) ## run the tests (ARGS='-k wheel' for some of them)
-	$(BIN)/python -m pytest -n auto --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile $(ARGS)
 
 lint: $(READY) ## check layout, style and types
 	$(BIN)/ruff format --check .

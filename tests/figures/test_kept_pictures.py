@@ -3,6 +3,7 @@
 import base64
 import io
 import json
+from functools import cache
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from vllm_tuning.figures.kept_pictures import keep_pictures, same_picture
 RNG = np.random.default_rng(7)
 
 
+@cache
 def drawn(height=2.0, kind="png"):
     figure = Figure(figsize=(7, 3.4))
     figure.add_subplot().plot([0, 1, 2], [1, height, 3], "*")
@@ -51,17 +53,18 @@ def test_two_grey_levels_in_70_pixels_stay():
 
 
 @pytest.mark.parametrize(
-    "new",
+    "redraw",
     [
-        drawn(2.01),
-        drawn(2.2),
-        rounded(drawn(), levels=8),
-        rounded(drawn(), pixels=2000),
-        drawn(kind="svg"),
+        lambda: drawn(2.01),
+        lambda: drawn(2.2),
+        lambda: rounded(drawn(), levels=8),
+        lambda: rounded(drawn(), pixels=2000),
+        lambda: drawn(kind="svg"),
     ],
     ids=["a hundredth higher", "higher", "darker", "everywhere", "SVG"],
 )
-def test_what_is_redrawn_takes_its_place(new):
+def test_what_is_redrawn_takes_its_place(redraw):
+    new = redraw()
     assert not same_picture(new, drawn())
     assert keep_pictures(notebook(new), notebook(drawn())) == notebook(new)
 
