@@ -84,3 +84,7 @@ def test_colours_are_the_painters():
 
     text = Summary(Paragraph("x", "warning"), Paragraph("y")).as_text(paint)
     assert text == "<{'fg': 'yellow'}>  x\n  y"
+
+
+def test_a_table_without_rows_or_with_an_empty_column_is_text_too():
+    assert Summary(Table(("", "then", "now"), [])).as_text().split() == ["then", "now"]

@@ -201,5 +201,6 @@ def _shown(found: re.Match) -> str:
 
 
 def complain(problem: str) -> None:
-    """A problem as the one line on stderr that it gets."""
-    echo(f"vllm-tuning: {' '.join(problem.split())[:1000]}", err=True)
+    """A problem as the one line on stderr that it gets, without the colours of a name in it."""
+    line = re.sub(r"[^ -~]", _shown, " ".join(problem.split())[:1000])
+    echo(f"vllm-tuning: {line}", err=True)

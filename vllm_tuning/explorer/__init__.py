@@ -5,6 +5,7 @@ The only module that imports ipywidgets. Every control is an attribute, so that
 """
 
 import base64
+from contextlib import contextmanager
 from html import escape
 from numbers import Integral, Real
 from textwrap import shorten
@@ -17,7 +18,7 @@ from ..figures import pictures, png
 from ..launch import serve_flags
 from ..pool import Pool
 from ..reading import DATA, sources_of
-from ..report import answer_summary, recommendation, warnings
+from ..report import answer_summary, recommendation, text_of, warnings
 from ..units import GIB, InputError
 from ..workload import Workload
 from .utilization import at_utilization, launched
@@ -71,7 +72,7 @@ class Explorer(VBox):
     """
 
     def __init__(self, launches, input_len, output_len, utilization=None):
-        self.complaints, self._at_once = [], False
+        self.complaints, self._at_once, self._shown = [], False, None
         self.optimum: Answer | None = None
         self.chosen: tuple[int, int] | None = None
         self._several = {str(launches): launches} if isinstance(launches, list | tuple) else {}
@@ -134,8 +135,9 @@ class Explorer(VBox):
     def reset(self, button=None) -> None:
         """All sliders and the data set back to where they started."""
         self.complaints = []
-        self._set(**self._source)
-        self._set(**self._launched | self._start, mns=1, mnbt=1)
+        with self._one_update():
+            self._set(**self._source)
+            self._set(**self._launched | self._start, mns=1, mnbt=1)
 
     def _within(self, name, value):
         """The value, if the slider has room for it; else its lowest one, and a complaint."""
@@ -146,19 +148,25 @@ class Explorer(VBox):
         self.complaints.append(f"{name} is {value!r}; it must be {what} from {low:g} to {high:,}")
         return low
 
+    @contextmanager
+    def _one_update(self):
+        """Whatever moves within, what is shown follows once, at the outermost end."""
+        outer, self._at_once = self._at_once, True
+        try:
+            yield
+        finally:
+            self._at_once = outer
+        self._update()
+
     def _set(self, **values) -> None:
         """Move several controls, with one update."""
-        self._at_once = True
-        try:
+        with self._one_update():
             for name, value in values.items():
                 control = getattr(self, name)
                 if isinstance(control, Slider):
                     control.put(value)
                 else:
                     control.value = value
-        finally:
-            self._at_once = False
-        self._update()
 
     # ------------------------------------------------------------ what a change does
 
@@ -184,7 +192,7 @@ class Explorer(VBox):
 
     def _read(self) -> None:
         self._model: Fit | None = None
-        self._problem = None
+        self._problem = self._shown = None
         self._pictures = pictures()
         self._fixed, self._launched = "no launch is read", {}
         try:
@@ -207,6 +215,11 @@ class Explorer(VBox):
             return
         if change:
             self.complaints = []
+        sliders = (self.input_len, self.output_len, self.mns, self.mnbt, self.utilization)
+        state = self._problem, *self.complaints, *(each.value for each in sliders)
+        if state == self._shown:
+            return  # drawing is most of the time
+        self._shown = state
         try:
             problem = self._problem or "; ".join(self.complaints)
             if problem or self._model is None:
@@ -218,10 +231,10 @@ class Explorer(VBox):
                 )
             )
         except InputError as error:
-            self.optimum, self.chosen, self.reason = None, None, str(error)
+            self.optimum, self.chosen, self.reason = None, None, text_of(str(error))
             for image, picture in zip(self.images, self._pictures, strict=True):
                 image.value = picture.say(f"No figure: {shorten(self.reason, 300)}")
-            self.answer.value = f"<p><strong>No answer.</strong> {escape(str(error))}</p>"
+            self.answer.value = f"<p><strong>No answer.</strong> {escape(self.reason)}</p>"
             self.warnings.value = ""
             self._note()
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from ..launch import Launch
 from ..memory_model import MemoryModel
 from ..optimum import Optimum
-from ..reading import arguments, read_launches, write_whole
+from ..reading import arguments, read_launches, read_text, write_whole
 from ..units import InputError
 from ..workload import Workload
 from .driver import Driver
@@ -131,7 +131,7 @@ def _keep(config, folder: Folder) -> None:
     """A copy of config.json beside the launches, where the other commands look for it."""
     kept = folder.path / "config.json"
     if config and not kept.exists():
-        write_whole(kept, Path(config).read_text(encoding="utf-8"))
+        write_whole(kept, read_text(config, "the model's config.json"))
 
 
 def _flags(launches) -> list[tuple[int, int]]:

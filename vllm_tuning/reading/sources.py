@@ -47,7 +47,7 @@ def _launches_in(source) -> list:
 def logs_in(source) -> list:
     """The logs of a folder, by name; of anything else, and of a folder without any, itself."""
     logs = Path(source).glob("*.log*") if os.path.isdir(source) else ()
-    return sorted(logs) or [source]
+    return sorted(filter(Path.is_file, logs)) or [source]
 
 
 def read_source(source) -> list[Launch]:

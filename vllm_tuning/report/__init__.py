@@ -7,7 +7,7 @@ from .load_summary import check_summary
 from .measure_summary import measured_summary, missing_summary, plan_summary
 from .page import write_reports
 from .simulation_summary import simulation_summary
-from .summary import Summary, warnings
+from .summary import Summary, text_of, warnings
 
 __all__ = [
     "Summary",
@@ -26,6 +26,7 @@ __all__ = [
     "recommend_yaml",
     "recommendation",
     "simulation_summary",
+    "text_of",
     "warnings",
     "write_reports",
 ]

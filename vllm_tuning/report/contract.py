@@ -89,9 +89,9 @@ def recommend_yaml(answer: Answer) -> str:
     """A file for ``vllm serve --config``: the flags, and those of the launches it stands on."""
     best = answer.recommended
     if best is None:
-        return f"# no recommendation: {answer.reason}\n"
+        return f"# no recommendation: {' '.join(str(answer.reason).split())}\n"
     lines = [
-        *(f"# {notice.name}: {notice.text}" for notice in answer.notices),
+        *(f"# {notice.name}: {' '.join(notice.text.split())}" for notice in answer.notices),
         "# To be added to the other flags of the launches.",
         f"max-num-seqs: {best.max_num_seqs}",
         f"max-num-batched-tokens: {best.max_num_batched_tokens}",

@@ -104,7 +104,7 @@ class Table:
         rows = [[_cell(cell) for cell in row] for row in ([head] if head else []) + [*self.rows]]
         columns = [[*map(text_of, column)] for column in zip(*rows, strict=True)]
         right = [all(map(FIGURE.fullmatch, column[len(head) > 0 :])) for column in columns]
-        widths = [max(map(len, column)) for column in columns]
+        widths = [max(1, *map(len, column)) for column in columns]
         while sum(widths) + 2 * len(widths) > WIDTH and max(widths) > 1:
             widths[widths.index(max(widths))] -= 1
         lines = []
