@@ -49,7 +49,7 @@ def _group(match: re.Match) -> str:
     name, bare = match.groups()
     kind = KINDS.get(name)
     if kind == "count":
-        return rf"(?P<{name}>\d{{1,15}}(?:,\d{{3}}){{0,4}}+)(?![\d,.]*{CUT})(?!,?\d)"
+        return rf"(?P<{name}>\d{{1,15}}(?:,\d{{3}}){{0,4}})(?![\d,.]*{CUT})(?!,?\d)"
     if kind == "gib":
         return rf"(?P<{name}>-?\d{{1,9}}(?:\.\d+)?)" + ("" if bare else r"\s*Gi?B")
     if kind == "number":
