@@ -274,7 +274,8 @@ def test_a_time_is_a_number(folder, option):
         assert run(folder, option, never).exit_code == 2 and not folder.exists()
 
 
-def test_one_driver_at_a_time(folder):
+def test_one_driver_at_a_time(folder, monkeypatch):
+    monkeypatch.setattr("vllm_tuning.measure.folder.PATIENCE", 0)
     with Folder(folder):
         done = run(folder)
     assert done.exit_code == 1 and "another measure works in this folder" in done.stderr

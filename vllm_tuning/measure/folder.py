@@ -4,6 +4,7 @@ import fcntl
 import os
 import re
 import shlex
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from ..launch import Launch
 from ..reading import read_launches, write_launches
 from ..units import InputError
 
+PATIENCE = 5  # seconds: what a killed driver was just starting holds the lock for a moment
 TABLE, VERIFY, LOGS = "launches.csv", "verify.csv", "logs"
 
 
@@ -23,14 +25,15 @@ class Folder:
     def __enter__(self) -> "Folder":
         (self.path / LOGS).mkdir(parents=True, exist_ok=True)
         self.lock = os.open(self.path, os.O_RDONLY)
-        try:
-            fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(self.lock)
-            raise InputError(
-                f"{self.path}: another measure works in this folder; wait for it, "
-                "or give another -o DIR"
-            ) from None
+        deadline = time.monotonic() + PATIENCE
+        while not _locked(self.lock):
+            if time.monotonic() > deadline:
+                os.close(self.lock)
+                raise InputError(
+                    f"{self.path}: another measure works in this folder; wait for it, "
+                    "or give another -o DIR"
+                )
+            time.sleep(0.05)
         for table in (TABLE, VERIFY):
             for left in self.path.glob(f".{table}.*"):  # of a driver that was killed as it wrote
                 left.unlink()
@@ -90,3 +93,11 @@ class Folder:
                 raise InputError(
                     f"{path}: was made by another command, {first[:200]!r}; give another -o DIR"
                 )
+
+
+def _locked(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
