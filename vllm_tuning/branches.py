@@ -7,7 +7,7 @@ import numpy as np
 from .least_squares import LeastSquares, least_squares, scatter
 
 SIGNIFICANT = 2.5  # two readings one printed unit apart give a slope of 2.45 standard errors
-MOST_EDGES = 16  # of each axis that the search for the branches starts from
+MANY = 16  # different ratios of requests to tokens, from which on their quartiles are starts enough
 
 
 @dataclass(frozen=True)
@@ -159,13 +159,14 @@ def _starts(readings: Readings) -> list[np.ndarray]:
     Where the branches meet, K2*S = (K1 - k)*B + constant, so that each is a half plane.
     """
     tokens, requests = readings.tokens, readings.requests
-    edges = requests / tokens, requests, -tokens
+    ratio = requests / tokens
     masks = [np.zeros(len(tokens), bool), np.ones(len(tokens), bool)]
-    for values in edges:
-        tried = np.unique(values)
-        if len(tried) > MOST_EDGES:
-            tried = np.quantile(tried, np.linspace(0, 1, MOST_EDGES), method="nearest")
-        masks += [values >= edge for edge in tried]
+    if len(np.unique(ratio)) > MANY:
+        quartiles = np.quantile(ratio, (0.25, 0.5, 0.75), method="nearest")
+        masks += [ratio >= edge for edge in quartiles]
+    else:
+        axes = (ratio, requests, -tokens)
+        masks += [values >= edge for values in axes for edge in np.unique(values)]
     return list({mask.tobytes(): mask for mask in masks}.values())
 
 
