@@ -43,21 +43,26 @@ def exact_launches():
 
 
 @pytest.fixture(scope="module")
-def browser(tmp_path_factory):
+def browser(request, tmp_path_factory):
+    """A browser for the tests of a module, which says in LOGGED what it reads of its log."""
     if missing := [name for name in BROWSER if shutil.which(name) is None]:
         pytest.skip(f"no browser to drive: {' and '.join(missing)} not on the PATH")
-    with chromium(tmp_path_factory.mktemp("chromium")) as driver:
+    logged = getattr(request.module, "LOGGED", {})
+    with chromium(tmp_path_factory.mktemp("chromium"), logged) as driver:
         yield driver
 
 
 @contextmanager
-def chromium(profile):
-    """Headless Chromium, driven by selenium, for which there is no host but this machine."""
+def chromium(profile, logged):
+    """Headless Chromium, driven by selenium, for which there is no host but this machine.
+
+    logged: of ``goog:loggingPrefs``.
+    """
     from selenium.webdriver import Chrome, ChromeOptions, ChromeService
 
     options = ChromeOptions()
     options.binary_location = shutil.which("chromium")
-    options.set_capability("goog:loggingPrefs", {"performance": "ALL"})
+    options.set_capability("goog:loggingPrefs", logged)
     for argument in (
         "headless=new",
         "no-sandbox",

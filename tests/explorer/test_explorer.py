@@ -7,9 +7,10 @@ import re
 import pytest
 from conftest import ROOT
 
-from vllm_tuning import GIB, Workload, find_optimum, model_of
+from vllm_tuning import GIB, Workload, explorer, find_optimum, model_of
 from vllm_tuning.explorer import Explorer, cost_of
 from vllm_tuning.explorer.utilization import at_utilization
+from vllm_tuning.figures import pictures
 from vllm_tuning.reading.tables import DATA
 from vllm_tuning.report import answer_summary
 
@@ -184,8 +185,14 @@ def test_a_utilization_that_cannot_be_moved_is_not_passed_over():
     assert "K2 is not known" in text(play.answer)
 
 
+@pytest.fixture(scope="module")
+def canvases():
+    return pictures()
+
+
 @pytest.mark.parametrize("bad", [0, 2**40, 1.5, "abc", "1024", None, float("nan"), [1]])
-def test_values_out_of_range_get_no_answer_until_a_slider_is_moved(bad):
+def test_values_out_of_range_get_no_answer_until_a_slider_is_moved(bad, canvases, monkeypatch):
+    monkeypatch.setattr(explorer, "pictures", lambda: canvases)  # of the same model each time
     play = Explorer(NAME, bad, 256, 1.7)
     assert play.optimum is None
     assert f"input_len is {bad!r}; it must be a whole number from 1 to" in text(play.answer)

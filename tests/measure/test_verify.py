@@ -1,7 +1,6 @@
 """Predicted against printed: held-out launches of vLLM's own accounting; the report's section."""
 
 import json
-import re
 
 import pytest
 from conftest import ROOT
@@ -11,7 +10,6 @@ from vllm_tuning.kv_cache.layout import read_shape
 from vllm_tuning.measure.verify import verified, verify_launch
 from vllm_tuning.reading.log import read_log
 from vllm_tuning.reading.tables import DATA, write_launches
-from vllm_tuning.report import page as report
 from vllm_tuning.report import sections
 from vllm_tuning.units import GIB
 
@@ -127,6 +125,14 @@ def test_a_check_launch_that_failed():
     assert found.verdict.startswith("It did not come up: out of memory. Its figures until then:")
 
 
+def checked(folder):
+    """The folder, with check launches at other flags and at the recommended ones."""
+    best = optimum().recommended
+    write_launches([law(99, 999), law(best.max_num_seqs, best.max_num_batched_tokens)],
+                   folder / "verify.csv")
+    return folder
+
+
 @pytest.fixture
 def folder(tmp_path):
     folder = tmp_path / "own"
@@ -138,18 +144,12 @@ def folder(tmp_path):
     return folder
 
 
-def test_the_report_shows_the_check_launch_where_there_is_one(folder, tmp_path):
+def test_the_check_launch_is_shown_where_it_is_at_the_recommended_flags(folder):
+    """The section of the report; in a whole one it stands in test_report.py."""
     assert sections.check_launch([folder], optimum()) == ""
-    best = optimum().recommended
     write_launches([law(99, 999)], folder / "verify.csv")
     assert sections.check_launch([folder], optimum()) == ""  # at other flags
-    write_launches(
-        [law(99, 999), law(best.max_num_seqs, best.max_num_batched_tokens)], folder / "verify.csv"
-    )
-    page = report.write_report(folder, 1024, 256, tmp_path / "out").html.read_text()
-    section = page[page.index('id="Check-launch"') : page.index('id="Launches')]
-    assert "As predicted" in section and section.count(">yes<") == 3
-    assert f"{best.kv_cache_tokens:,}" in re.sub("<[^>]*>", " ", section)
+    assert "As predicted" in sections.check_launch([checked(folder)], optimum())
 
 
 def test_the_real_vllm_to_the_byte_is_as_predicted_but_for_the_granules_of_its_tensors():

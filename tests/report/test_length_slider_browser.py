@@ -10,6 +10,7 @@ from vllm_tuning.report.page import write_report
 
 NAME, GIVEN = "llama-3-8b-2-layers", Workload(700, 300)
 MODEL = model_of([NAME])
+LOGGED = {"performance": "ALL"}
 HOME, END, LEFT, RIGHT = "\ue011", "\ue010", "\ue012", "\ue014"  # by the WebDriver standard
 READ = """
     const section = document.querySelector(".lengths"), svg = section.querySelector("svg");

@@ -5,12 +5,14 @@ import json
 import re
 import shutil
 import subprocess
+from pathlib import Path
 
 import nbformat
 import pytest
 from conftest import ROOT
 from test_load_check import DATA as LOADS
 from test_load_report import RESULT
+from test_verify import checked, optimum
 
 from vllm_tuning.answer.models import by_model
 from vllm_tuning.report import page as report
@@ -84,7 +86,11 @@ def test_the_same_data_give_the_same_bytes_with_or_without_the_cell_of_the_check
 
 
 def test_the_report_gets_a_section_only_where_asked(written, tmp_path):
+    """One for the load, and one for the check launch that lies beside the others."""
     plain = written[0]
+    folder = checked(Path(shutil.copytree(ROOT / "data" / SETS[0], tmp_path / SETS[0])))
+    best = optimum().recommended
+    assert best.flags == plain.optimum.recommended.flags
     assert "Under load" not in plain.html.read_text()
     assert not any(
         "optional" in cell.metadata.get("tags", ())
@@ -93,13 +99,17 @@ def test_the_report_gets_a_section_only_where_asked(written, tmp_path):
     bench = tmp_path / "bench.json"
     bench.write_text(json.dumps(RESULT))
     asked = write_report(
-        SETS[0], 1024, 256, tmp_path / "asked", metrics=[LOADS / "mns24.prom"], bench=[bench]
+        folder, 1024, 256, tmp_path / "asked", metrics=[LOADS / "mns24.prom"], bench=[bench]
     )
     page = asked.html.read_text()
     assert "Not healthy." in page and "4,163" in page and "790.2" in page
     assert page.count("<img") == plain.html.read_text().count("<img") + 3
     text = re.sub("<[^>]*>", " ", page)
     assert "holds 16 requests of the observed p95 length (256 tokens)" in " ".join(text.split())
+    assert 'id="Check-launch"' not in plain.html.read_text()
+    section = page[page.index('id="Check-launch"'):page.index('id="Launches')]
+    assert "As predicted" in section and section.count(">yes<") == 3
+    assert f"{best.kv_cache_tokens:,}" in re.sub("<[^>]*>", " ", section)
 
 
 def test_logs_of_one_model_are_one_report_and_a_table_is_one_by_itself(tmp_path):
