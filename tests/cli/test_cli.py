@@ -196,14 +196,15 @@ def test_digits_of_another_script_are_refused(tmp_path):
         assert run("fit", str(tmp_path)).exit_code == 1
 
 
-def test_a_full_disk_is_one_line():
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_full_disk_is_one_line(unbuffered):
     with open("/dev/full", "w") as full:
         done = subprocess.run(
             [sys.executable, "-m", "vllm_tuning", "fit", SET],
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,
-            env=os.environ | {"PYTHONPATH": str(ROOT)},
+            env=os.environ | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": unbuffered},
         )
     assert done.returncode == 1 and done.stderr.count("\n") == 1
     assert done.stderr.startswith("vllm-tuning: ")

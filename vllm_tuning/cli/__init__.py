@@ -1,6 +1,9 @@
 """The command line. Exit 0; 2 on bad usage; 1 with one line on bad input."""
 
 import errno
+import os
+import sys
+from contextlib import suppress
 
 import click
 
@@ -22,6 +25,8 @@ class _Commands(click.Group):
         except OSError as error:
             if error.errno == errno.EPIPE:
                 raise
+            if not error.filename:
+                _drop_output()
             problem = f"{error.filename or 'output'}: {error.strerror or error}"
         except UnicodeError as error:
             problem = f"a name or a text is not UTF-8: {error}"
@@ -29,6 +34,12 @@ class _Commands(click.Group):
             problem = "interrupted"
         complain(problem)
         return ctx.exit(1)
+
+
+def _drop_output():
+    """What stdout could not take stays in its buffer, and fails again when Python ends."""
+    with suppress(OSError, ValueError), open(os.devnull, "wb") as nowhere:
+        os.dup2(nowhere.fileno(), sys.stdout.fileno())
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
