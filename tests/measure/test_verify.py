@@ -128,8 +128,9 @@ def test_a_check_launch_that_failed():
 def checked(folder):
     """The folder, with check launches at other flags and at the recommended ones."""
     best = optimum().recommended
-    write_launches([law(99, 999), law(best.max_num_seqs, best.max_num_batched_tokens)],
-                   folder / "verify.csv")
+    write_launches(
+        [law(99, 999), law(best.max_num_seqs, best.max_num_batched_tokens)], folder / "verify.csv"
+    )
     return folder
 
 

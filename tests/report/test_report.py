@@ -107,7 +107,7 @@ def test_the_report_gets_a_section_only_where_asked(written, tmp_path):
     text = re.sub("<[^>]*>", " ", page)
     assert "holds 16 requests of the observed p95 length (256 tokens)" in " ".join(text.split())
     assert 'id="Check-launch"' not in plain.html.read_text()
-    section = page[page.index('id="Check-launch"'):page.index('id="Launches')]
+    section = page[page.index('id="Check-launch"') : page.index('id="Launches')]
     assert "As predicted" in section and section.count(">yes<") == 3
     assert f"{best.kv_cache_tokens:,}" in re.sub("<[^>]*>", " ", section)
 
