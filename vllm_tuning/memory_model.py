@@ -73,15 +73,19 @@ class MemoryModel:
     dof: int = 0
     unresolved: dict[str, UFloat] = field(default_factory=dict)
 
+    @property
+    def pools_at_zero(self) -> tuple[UFloat, UFloat]:
+        """A - G - a1 and A - G - a2, bytes: what is left at 0 tokens, and at 0 requests."""
+        return (
+            self.pool_at_zero_tokens - self.graph_charge,
+            self.pool_at_zero_requests - self.graph_charge,
+        )
+
     def pools(self, seqs, tokens) -> tuple[UFloat, UFloat]:
         """Pool in bytes that the model run and that the sampler run would leave at (C, B)."""
-        model = self.pool_at_zero_tokens - self.graph_charge - model_run(tokens, self.k1, 0)
-        sampler = (
-            self.pool_at_zero_requests
-            - self.graph_charge
-            - sampler_run(tokens, seqs, self.k2, 0, self.k)
-        )
-        return model, sampler
+        at_zero_tokens, at_zero_requests = self.pools_at_zero
+        model = at_zero_tokens - model_run(tokens, self.k1, 0)
+        return model, at_zero_requests - sampler_run(tokens, seqs, self.k2, 0, self.k)
 
     def pool(self, seqs, tokens) -> UFloat:
         """KV(B, C) = A - G - P(B, C), bytes: the smaller of the two pools."""

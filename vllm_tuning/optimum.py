@@ -101,8 +101,7 @@ def optimum_of(model: MemoryModel, length: int) -> tuple[UFloat, UFloat]:
     while True:
         tried.add(budget)
         seqs, tokens = refined_point(
-            model.pool_at_zero_tokens - model.graph_charge,
-            model.pool_at_zero_requests - model.graph_charge,
+            *model.pools_at_zero,
             model.request_bytes(length, budget),
             model.k1,
             model.k2,

@@ -23,21 +23,14 @@ class Pool:
     def __init__(self, model: MemoryModel, workload: Workload, least_budget: int):
         self.model, self.workload, self.least_budget = model, workload, least_budget
         self.quantile = one_sided_quantile(model)
-        size, cost = exact(1), model.request_cost
+        size, cost = model.kv_per_token, model.request_cost
         self.unit: float = model.block_size
         self.reserved = 1
-        if cost and model.hybrid:
-            self.unit, self.reserved = cost.block_bytes, cost.reserved
-        else:
-            size = model.kv_per_token
+        if cost:
+            size, self.unit, self.reserved = exact(1), cost.block_bytes, cost.reserved
         self.bytes = size.n
-        parameters = (
-            model.pool_at_zero_tokens - model.graph_charge,
-            model.k1,
-            model.pool_at_zero_requests - model.graph_charge,
-            model.k2,
-            model.k,
-        )
+        at_zero_tokens, at_zero_requests = model.pools_at_zero
+        parameters = (at_zero_tokens, model.k1, at_zero_requests, model.k2, model.k)
         in_units = [value / size for value in parameters]
         self.values = np.array([value.n for value in in_units])
         self.covariance = np.array(covariance_matrix(in_units))

@@ -10,8 +10,6 @@ import re
 from .units import GIB
 
 DEFAULT_FLAGS = {160: (1024, 16384), 70: (1024, 8192), 0: (256, 2048)}  # from so many GiB on
-
-
 SMALL_DEFAULTS = ("A100", "GB10")  # GPUs that get the last pair, whatever their size
 
 

@@ -11,14 +11,8 @@ import numpy as np
 from uncertainties import UFloat, ufloat
 
 GIB = 2**30
-
-
 LARGEST_COUNT = 10**15  # tokens or requests; whole numbers stay exact as floats
-
-
 _SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)([kmgtKMGT]?)\Z", re.ASCII)
-
-
 _SUFFIX = {
     "": 1,
     "k": 10**3,
@@ -95,11 +89,7 @@ def printed_half_widths(values) -> np.ndarray:
 NORMAL_95 = (
     1.6448536269514722  # quantile of the normal distribution: one-sided 95 %, two-sided 90 %
 )
-
-
 UNKNOWN = ufloat(math.nan, math.nan)
-
-
 _ZERO = 0 * ufloat(1, 1)
 
 

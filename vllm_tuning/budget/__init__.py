@@ -1,6 +1,6 @@
 """The memory budget of a server before any launch."""
 
-from .admission import RunningRequest, seqs_by_length
+from .admission import RunningRequest
 from .capacity import RISK, Capacity, capacity, launch_to_measure
 from .estimates import Server, chosen_experts, profile_slopes
 from .gpus import GPUS, Gpu, gpu_named
@@ -25,6 +25,5 @@ __all__ = [
     "one_table",
     "profile_slopes",
     "quantization",
-    "seqs_by_length",
     "tokens_per_percent",
 ]

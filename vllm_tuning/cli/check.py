@@ -1,11 +1,9 @@
 """A server under load against the rules."""
 
-import json
-
 import click
 
 from ..units import InputError
-from .options import Number, echo, gone_option, json_option, progress_bar
+from .options import Number, dump, echo, gone_option, json_option, progress_bar
 
 
 @click.command()
@@ -74,7 +72,7 @@ def check(
         answer = verdict.to_dict()
         if baseline:
             answer["baseline"] = changes
-        echo(json.dumps(answer, indent=2, allow_nan=False))
+        echo(dump(answer))
     else:
         echo(check_summary(verdict, changes).as_text(click.style))
     ctx.exit(3 if verdict.healthy is False else 0)

@@ -1,7 +1,5 @@
 """From server logs to launches, a memory model, flags and reports."""
 
-import json
-
 import click
 
 from ..units import InputError
@@ -37,7 +35,7 @@ def read(logs, output, as_json):
     if output and launches:
         write_launches(launches, output)
     if as_json and (launches or not bad):
-        echo(json.dumps([launch_json(launch) for launch in launches], indent=2, allow_nan=False))
+        echo(dump([launch_json(launch) for launch in launches]))
     elif launches and not output and not as_json:
         said = notices(launches, ABOUT_A_FIGURE | ABOUT_THE_ANSWER)
         echo(launches_summary(launches, said).as_text(click.style))

@@ -1,6 +1,5 @@
 """The scheduler on a workload."""
 
-import json
 import os
 from itertools import repeat
 
@@ -11,6 +10,7 @@ from .options import (
     Gpu,
     Size,
     config_option,
+    dump,
     echo,
     gone_option,
     json_option,
@@ -181,14 +181,12 @@ def simulate(launches, workload, output, config, as_json, arrival, step_time, gp
     if output is not None:
         write_trace(output, done, document)
     echo(
-        json.dumps(
+        dump(
             {
                 "config": config_to_json(server),
                 "summary": done.summary.to_dict(),
                 "times": times_to_json(done.times, unknown),
-            },
-            indent=2,
-            allow_nan=False,
+            }
         )
         if as_json
         else simulation_summary(done, unknown).as_text(click.style)

@@ -44,8 +44,6 @@ ABOUT_THE_ANSWER = {
         "without it."
     ),
 }
-
-
 ABOUT_A_FIGURE = {
     "activation_not_printed": (
         "The log does not hold the peak activation. VLLM_LOGGING_LEVEL=DEBUG prints it from "

@@ -11,8 +11,6 @@ from .explanations import Notice
 _AXIS = {"k1": "max_num_batched_tokens", "k2": "max_num_seqs"}
 GROUP_1 = "group 1: the sampler run, which tells K2"
 GROUP_2 = "group 2: the model run, which tells K1"
-
-
 NOTHING_USED = (
     "no launch can be used: each needs max_num_seqs, max_num_batched_tokens and one of "
     "peak_activation_gib, kv_cache_gib, kv_cache_tokens"

@@ -24,14 +24,8 @@ from ..workload import Workload
 from .utilization import at_utilization, launched
 
 LENGTHS = sorted({round(2 ** (eighth / 8)) for eighth in range(161)})  # tokens, to 1 Mi
-
-
 UTILIZATIONS = [percent / 100 for percent in range(5, 101)]
-
-
 FACTORS = [2 ** (quarter / 4) for quarter in range(-8, 9)]  # times the recommended, 1/4 to 4
-
-
 U = "gpu_memory_utilization"
 
 ROW = Layout(flex_flow="row wrap", align_items="flex-start")

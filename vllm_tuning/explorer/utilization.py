@@ -1,15 +1,16 @@
 """The same server under another ``--gpu-memory-utilization``: only the ceiling TM*U moves."""
 
-import math
 from dataclasses import replace
 
+import numpy as np
 from uncertainties import ufloat
 
 from ..answer import Fit
 from ..diagnosis import Notice
 from ..launch import first_known
 from ..memory_model import FittedLaunch
-from ..units import InputError, printed_half_widths
+from ..readings import rounding
+from ..units import InputError
 
 
 def launched(model: Fit, name: str) -> float | None:
@@ -38,7 +39,7 @@ def at_utilization(model: Fit, utilization: float | None) -> Fit:
         )
     if not 0 < utilization <= 1:
         raise InputError(f"utilization is {utilization}; it must be above 0, at most 1")
-    more = ufloat(total, printed_half_widths([total])[0] / math.sqrt(3)) * (utilization - before)
+    more = ufloat(total, rounding(np.array([total]))[0]) * (utilization - before)
 
     def printed(fitted: FittedLaunch) -> FittedLaunch:
         launch, pool, tokens = fitted.launch, fitted.launch.kv_cache, fitted.launch.kv_cache_tokens

@@ -14,11 +14,7 @@ from .law import edges, figure_1, figure_2, marked, shows_pool
 from .style import STYLE
 
 INCHES, DPI = (6.4, 3.1), 100
-
-
 MOST_FRAMES = 12
-
-
 FAST = STYLE | {
     "text.hinting": "none",  # text is most of the time
     "legend.columnspacing": 1.0,

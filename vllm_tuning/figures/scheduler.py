@@ -14,11 +14,7 @@ WORK = {  # colour of Okabe and Ito, hatch
     "computed again": ("#D55E00", "xxxx"),
     "waits": ("white", "...."),
 }
-
-
 REQUESTS = [("#56B4E9", None), ("#E69F00", "////"), ("#009E73", "\\\\\\\\"), ("#CC79A7", "....")]
-
-
 LIMITS = {  # column of the trace's table: flag, name, colour, line style, hatch
     "tokens": ("mnbt", "tokens, of mnbt", "#D55E00", "-", "////"),
     "running": ("mns", "requests, of mns", "#0072B2", "--", None),

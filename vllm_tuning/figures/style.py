@@ -15,8 +15,6 @@ from matplotlib.figure import Figure
 from ..units import is_known
 
 INK, GREY = "#222222", "#8a8a8a"
-
-
 LOOK = {  # colour of Okabe and Ito, hatch, line style, marker
     "weights": ("#0072B2", None, "-", "D"),
     "non-torch": (GREY, "||||", ":", "v"),
@@ -28,8 +26,6 @@ LOOK = {  # colour of Okabe and Ito, hatch, line style, marker
     "CUDA graphs": ("#CC79A7", "xxxx", ":", "^"),
     "KV cache": ("#56B4E9", None, "-", "P"),
 }
-
-
 LINES = [  # of things that have no colour of their own: colour, line style, marker
     ("#0072B2", "-", "o"),
     ("#D55E00", "--", "s"),
@@ -39,8 +35,6 @@ LINES = [  # of things that have no colour of their own: colour, line style, mar
     ("#56B4E9", (0, (3, 1, 1, 1)), "P"),
     (INK, (0, (1, 1)), "d"),
 ]
-
-
 STYLE: Any = {
     "font.size": 9,
     "axes.spines.top": False,
@@ -55,20 +49,12 @@ STYLE: Any = {
     "svg.fonttype": "path",
     "axes.titley": 1.0,  # else each drawing measures all ticks, in case they reach the title
 }
-
-
 LABEL = {
     "max_num_seqs": "max_num_seqs, C (requests)",
     "max_num_batched_tokens": "max_num_batched_tokens, B (tokens)",
 }
-
-
 SHORT = {"max_num_seqs": "mns", "max_num_batched_tokens": "mnbt"}
-
-
 THOUSANDS = ticker.FuncFormatter(lambda value, _: f"{value:,.6g}")
-
-
 STAR = {"marker": "*", "ms": 15, "color": INK, "mec": "white", "ls": "none", "zorder": 6}
 
 

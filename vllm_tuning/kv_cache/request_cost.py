@@ -15,13 +15,13 @@ from ..diagnosis import Notice
 from ..launch import Launch, column
 from ..law import agrees
 from ..least_squares import least_squares, scatter
+from ..readings import ROOT3
 from ..releases import prints_tokens_by_concurrency
 from ..units import exact, printed_half_widths
 from ..workload import RequestCost
 from .layout import CacheLayout, Shape
 
 LARGEST_WINDOW = 16384  # tokens; 128 to 8,192 are in use
-_ROOT3 = 3**0.5
 _WORDS = {
     "at_length": "for {:,} tokens",
     "fixed": "whatever its length",
@@ -213,7 +213,7 @@ def fit_request_cost(launches: list[Launch], block: int = 16) -> FittedCost | No
     units = costs * (off + width / held + block / (held * rounded))
     one_length = np.ptp(lengths) == 0
     design = np.column_stack([np.ones(len(rounded)), *([] if one_length else [rounded])])
-    fit = least_squares(design, costs, units / _ROOT3)
+    fit = least_squares(design, costs, units / ROOT3)
     explained = np.all(np.abs(costs - design @ fit.params) <= units * (1 + 1e-6))
     if not explained or fit.params[-1] < 0 or fit.params[0] < -units.max():
         return None

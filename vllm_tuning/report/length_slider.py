@@ -15,8 +15,6 @@ from .sections import svg
 from .summary import Flags, Paragraph, Summary, warnings
 
 SCRIPT = Path(__file__).with_suffix(".js")
-
-
 STEPS = [2.0 ** (eighth / 8) for eighth in range(-16, 17)]  # 1/4 ... 4, each 9 % above the last
 
 

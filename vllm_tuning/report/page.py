@@ -29,14 +29,8 @@ from ..units import InputError
 from ..workload import Workload
 
 HERE = Path(__file__).parent.parent
-
-
 NOTEBOOKS = (HERE if (HERE / "notebooks").is_dir() else HERE.parent) / "notebooks"
-
-
 TEMPLATE = NOTEBOOKS / "tuning_report.ipynb"
-
-
 PAGE = """<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
