@@ -17,8 +17,10 @@ class Launch:
 
     Memory in bytes, lengths in tokens; None where the log does not say. ``cuda_graph`` is what the
     graphs really took, ``cuda_graph_estimated`` what the profiler set aside for them. ``hybrid``:
-    layers of several kinds share the pool; ``measured``: the pool was not set by hand. ``where`` is
-    the file and line the record was read from.
+    layers of several kinds share the pool; ``measured``: the pool was not set by hand; ``exact``: the
+    device counted its memory to the byte. ``cold_start``: the compiler ran inside the profile (None:
+    there was none, or the log does not say); ``model_runner``: V1 or V2. ``where`` is the file and
+    line the record was read from.
     """
 
     source: str | None = None
@@ -43,11 +45,14 @@ class Launch:
     num_gpu_blocks: int | None = None
     max_concurrency: float | None = None
     kv_cache_dtype: str | None = None
+    cold_start: bool | None = None
+    model_runner: str | None = None
     status: str = "ok"
     error: str | None = None
     warnings: tuple[str, ...] = ()
     hybrid: bool = False
     measured: bool = True
+    exact: bool = False
     where: str = field(default="launch", compare=False)
 
     @property

@@ -35,6 +35,8 @@ def test_columns_are_the_json_names_of_the_contract():
         "num_gpu_blocks",
         "max_concurrency",
         "kv_cache_dtype",
+        "cold_start",
+        "model_runner",
         "status",
         "error",
         "warnings",

@@ -78,7 +78,9 @@ ABOUT_A_FIGURE = {
         "The pool is known to the byte: without graphs it is the --kv-cache-memory that the log "
         "proposes + 150 MiB."
     ),
-    "exact_figures": ("The figures are exact: the package's plugin logged them in bytes."),
+    "exact_figures": (
+        "The memory was counted to the byte, by the package's plugin or on a simulated device."
+    ),
     "hybrid_kv": (
         "Layers of several kinds share the pool: a request costs a + b x length, not tokens x "
         "bytes. One more launch, with --max-model-len the length of your requests, tells the "

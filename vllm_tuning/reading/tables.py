@@ -23,6 +23,7 @@ DATA = next(
 _WORDS: dict[str, dict[str, str | bool]] = {
     "status": {"ok": "ok", "failed": "failed"},
     "flag": {"true": True, "false": False},
+    "runner": {"v1": "V1", "v2": "V2"},
 }
 
 
@@ -76,6 +77,8 @@ _KINDS: dict[str, tuple] = {
     "status": ("status",),
     "warnings": ("list",),
     "cuda_graph_charged": ("flag",),
+    "cold_start": ("flag",),
+    "model_runner": ("runner",),
     "gpu_memory_utilization": ("number", 1e-9, 1),
     "max_concurrency": ("number", 0),
     "total_memory": ("gib", 1e-9),
@@ -88,7 +91,7 @@ _KINDS: dict[str, tuple] = {
 def _columns() -> dict[str, Column]:
     columns = {}
     for item in fields(Launch):
-        if item.name not in ("hybrid", "measured", "where"):
+        if item.name not in ("hybrid", "measured", "exact", "where"):
             kind = _KINDS.get(item.name, ("count", 1, LARGEST_COUNT))
             columns[item.name + ("_gib" if kind[0] == "gib" else "")] = Column(item.name, *kind)
     return columns
@@ -132,7 +135,12 @@ def read_launches(launches: str | os.PathLike) -> list[Launch]:
 def by_warnings(launch: Launch) -> Launch:
     """The launch with the fields that its warnings stand for."""
     by_hand = {"profiling_skipped", "blocks_overridden"} & set(launch.warnings)
-    return replace(launch, hybrid="hybrid_kv" in launch.warnings, measured=not by_hand)
+    return replace(
+        launch,
+        hybrid="hybrid_kv" in launch.warnings,
+        measured=not by_hand,
+        exact="exact_figures" in launch.warnings,
+    )
 
 
 def parse_launches(text: str, name: str = "launches.csv") -> list[Launch]:
