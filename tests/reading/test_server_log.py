@@ -10,6 +10,7 @@ import re
 from pathlib import Path
 
 import pytest
+from conftest import rows_of
 
 from vllm_tuning.diagnosis.explanations import ABOUT_A_FIGURE, ABOUT_THE_ANSWER, notices
 from vllm_tuning.reading.log import read_log
@@ -472,9 +473,12 @@ def supported(launch, plain, whole):
     used = numbers | {
         sum(gib.get(name, 0) for name in ("model_weights", "non_torch", "peak_activation"))
     }
+    used |= {a + b for a in numbers for b in numbers if b < a < 1e3}  # consumed and peak
     derived = {
         "non_torch": differences(weights),
-        "peak_activation": differences(weights) | differences(estimate),
+        "peak_activation": differences(weights)
+        | differences(estimate)
+        | {round(a - b, 2) for a in numbers for b in numbers},  # non-KV total and consumed
         "kv_cache": {
             round(a - b - c, 2)
             for a in numbers
@@ -493,6 +497,8 @@ def supported(launch, plain, whole):
         (number + 150 * 2**20) / GIB for number in numbers
     }
     for name, value in gib.items():
+        if name == "cuda_graph" and not value and re.search("eager|NONE", "".join(whole.split())):
+            continue  # an eager server captures none
         if abs(value) in numbers or (
             value in exact and (name == "kv_cache" or "exact_figures" in launch.warnings)
         ):
@@ -677,3 +683,62 @@ def test_a_closed_standard_input_is_told(monkeypatch):
     monkeypatch.setattr("sys.stdin", None)
     with pytest.raises(InputError, match="-: cannot be read: standard input is closed"):
         read_log("-")
+
+
+GPU_LOGS, STUDY = SHARED / "data/gpu-logs", SHARED / "data/a10g-qwen2.5-7b"
+
+
+@pytest.mark.skipif(not GPU_LOGS.exists(), reason="needs ../shared/data/gpu-logs")
+def test_the_table_of_real_gpus_that_was_read_by_hand():
+    """Cold and warm starts of V1 and V2: P as it was charged, graphs taken after the pool."""
+    names = {
+        "vllm_version": "release",
+        "model_runner": "runner",
+        "max_num_seqs": "mns",
+        "max_num_batched_tokens": "mnbt",
+        "gpu_memory_utilization": "U",
+        "kv_cache_gib": "KV_GiB",
+        "kv_cache_tokens": "tokens",
+        "model_weights_gib": "weights",
+        "peak_activation_gib": "P_less_G",
+        "non_torch_gib": "N",
+        "cuda_graph_gib": "graphs_taken",
+        "cuda_graph_estimated_gib": "graphs_estimated",
+    }
+    for row in rows_of(GPU_LOGS / "table.csv"):
+        (launch,) = read_log(GPU_LOGS / row["file"])
+        known = figures(launch)
+        for name, column in names.items():
+            given, value = row[column].split(" ")[0], known[name]
+            if value is None and column == "release":  # cut off
+                continue
+            if value is None or isinstance(value, str):
+                assert (value or "") == given, (row["file"], name)
+            else:
+                assert value == pytest.approx(float(given), abs=0.005), (row["file"], name)
+        if launch.vllm_version:
+            assert launch.cold_start is {"cold": True, "warm": False, "-": None}[row["cold_warm"]]
+    assert len(read_log(GPU_LOGS / "l40s-probe-B-default.raw-double.log")) == 1
+
+
+@pytest.mark.skipif(not STUDY.exists(), reason="needs ../shared/data/a10g-qwen2.5-7b")
+def test_the_starts_of_one_a10g():
+    """What the study says of each start; those that compile do so in the profile."""
+    study = {row["experiment"]: row for row in rows_of(STUDY / "runs.csv")}
+    starts = {path.name[1:3].lstrip("0"): read_log(path) for path in STUDY.glob("logs/*.gz")}
+    for number, (launch,) in starts.items():
+        eager = launch.cold_start is None
+        assert launch.model_runner == "V1" and not launch.hybrid
+        assert (launch.cuda_graph == 0) == eager == (launch.cuda_graph_estimated is None)
+        row, known = study.get(number, {}), figures(launch)
+        for name, column in (
+            *((name, name) for name in ("max_num_seqs", "max_num_batched_tokens", "block_size")),
+            ("gpu_memory_utilization", "gpu_memory_utilization"),
+            ("kv_cache_tokens", "kv_tokens"),
+            ("kv_cache_gib", "kv_gib"),
+            ("cuda_graph_estimated_gib", "cudagraph_gib"),
+        ):
+            if given := row.get(column):
+                assert known[name] == pytest.approx(float(given), abs=1e-4), (number, name)
+    assert len(starts) == 43
+    assert sum(launch.cold_start is None for (launch,) in starts.values()) == 20

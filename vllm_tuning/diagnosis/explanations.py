@@ -107,6 +107,10 @@ ABOUT_A_FIGURE = {
         "0.9.0). The KV-only route works with kv_cache_tokens; the four-launch formula needs "
         "another release, or VLLM_USE_V1=0 from 0.8 to 0.9."
     ),
+    "persisted_startup_plan": (
+        "The pool was taken from an earlier start (VLLM_ENABLE_STARTUP_PLAN), not measured: start "
+        "without it to measure."
+    ),
     "profiling_skipped": (
         "The pool was set by hand (kv_cache_memory_bytes), not measured: this launch says "
         "nothing about activation. Start without it to measure."

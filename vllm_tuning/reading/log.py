@@ -32,7 +32,11 @@ def read_log(source, name: str | None = None) -> list[Launch]:
             if not starts or starts[-1].is_over_at(message):
                 starts.append(Start())
             starts[-1].add(message)
-    real = [start for start in starts if start.is_real]
+    real = [
+        start
+        for start in starts
+        if start.is_real and not any(start.sums_up(other) for other in starts)
+    ]
     if not real:
         raise InputError(
             f"{name}: no start of a vLLM server in it; expected the server's log from "
@@ -60,6 +64,10 @@ class Start:
         return _content(new) in self.said and (
             bool(_CLOCK.search(new.text)) or _content(new) == _content(self.messages[-1])
         )
+
+    def sums_up(self, other: "Start") -> bool:
+        """Whether all its lines, with their clocks, stand in the other start too."""
+        return self.said < other.said and any(_CLOCK.search(text) for text, *_ in self.said)
 
     @property
     def is_real(self) -> bool:

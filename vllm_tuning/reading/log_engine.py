@@ -4,6 +4,8 @@ Figures are in GiB as printed until the record is made. Derived figures are diff
 ones, rounded to their digits, and each is named in ``warnings``.
 """
 
+import math
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -18,13 +20,20 @@ from ..releases import (
 )
 from ..units import GIB
 from .log_failure import failure_of
-from .log_formats import ENGINE, ERROR, FLAGS, LATE, LOAD, POOL, PROFILE, SERVER
+from .log_formats import ENGINE, ERROR, FLAGS, LATE, LOAD, MARK, POOL, PROFILE, SERVER
 from .log_messages import Message, arguments
 from .tables import COLUMNS, by_warnings
 
 BUFFER = 150 * 2**20  # bytes that vLLM subtracts from the --kv-cache-memory it proposes
 
 _ROUNDING = 0.0101  # GiB between two prints of one figure
+_UNBALANCED = 0.035  # GiB between the pool and what its parts leave
+
+_TOTALS = (
+    ("non_kv",),
+    ("consumed", "peak_with_graphs"),
+    ("model_weights", "non_torch", "peak_activation"),
+)
 
 _PARTS = {  # figures of the table from which those of a record are made
     "consumed": "non_torch",
@@ -84,8 +93,13 @@ class _Engine:
     # ---------------------------------------------------------------- ranks
 
     def _ranks(self) -> list[dict]:
-        """The figures of each writer, exact ones first; of several profiles, the tightest."""
+        """The figures of each writer, exact ones first.
+
+        Of several profiles the tightest holds; of several captures of CUDA graphs the last, and one
+        before the pool is the profile's own: an estimate.
+        """
         written: dict[tuple, list] = {}
+        pool = next((r.number for r in self.messages if r.row.stage == POOL), 0)
         for message in self.messages:
             if message.row.stage in (LOAD, PROFILE, LATE):
                 process = message.process
@@ -100,26 +114,29 @@ class _Engine:
                 key=lambda r: (
                     "exact" not in r.values,
                     order[r.row.stage],
-                    -(_non_kv(r.values) or 0),
+                    -(_used(r.values) or 0) if r.row.stage == PROFILE else -r.number,
                 ),
             ):
-                rank = message.values | rank
-            ranks.append(rank | {"non_kv": _non_kv(rank)})
+                values = message.values
+                if values.keys() == {"cuda_graph"} and message.number < pool:
+                    values = {"cuda_graph_estimated": values["cuda_graph"]}
+                rank = values | rank
+            ranks.append(rank | {"used": _used(rank)})
         return ranks
 
     def _limiting(self) -> dict:
         """The rank with the largest non-KV total, else the smallest pool, else the most weights."""
-        if any(rank["non_kv"] is not None for rank in self.ranks):
+        if any(rank["used"] is not None for rank in self.ranks):
             return max(
-                (rank for rank in self.ranks if rank["non_kv"] is not None),
-                key=lambda rank: rank["non_kv"],
+                (rank for rank in self.ranks if rank["used"] is not None),
+                key=lambda rank: rank["used"],
             )
         if any("kv_cache" in rank for rank in self.ranks):
             return min(self.ranks, key=lambda rank: rank.get("kv_cache", float("inf")))
         return max(self.ranks, key=lambda rank: rank.get("model_weights", -1), default={})
 
     def _ranks_differ(self) -> bool:
-        for name in ("model_weights", "non_torch", "peak_activation", "non_kv", "kv_cache"):
+        for name in ("model_weights", "non_torch", "peak_activation", "used", "kv_cache"):
             values = [rank[name] for rank in self.ranks if rank.get(name) is not None]
             if values and max(values) - min(values) > _ROUNDING:
                 return True
@@ -127,44 +144,59 @@ class _Engine:
 
     # ---------------------------------------------------------------- memory
 
+    def known(self, name: str) -> float | None:
+        """A figure of the limiting rank, else of any rank, else of the failure."""
+        found = (rank[name] for rank in (self.rank, *self.ranks) if name in rank)
+        return next(found, self.first(name, ERROR))
+
     def _memory(self) -> dict[str, Any]:
-        """The memory attributes of the record, GiB, and whether graphs were charged."""
+        """The memory attributes of the record, GiB, and whether graphs were charged.
+
+        Where the log does not say whether the estimate for CUDA graphs was charged, and whether the
+        peak beside consumed memory holds it, the balance decides: requested - used = pool.
+        """
         rank = self.rank
-        weights, peak, non_torch = (
-            rank.get(name) for name in ("model_weights", "peak_activation", "non_torch")
+        weights, non_torch, peak, consumed = (
+            rank.get(name) for name in ("model_weights", "non_torch", "peak_activation", "consumed")
         )
-        requested = rank.get(
-            "requested_memory", self.first("requested_memory", PROFILE, LOAD, LATE, ERROR)
-        )
-        total = rank.get("total_memory", self.first("total_memory", PROFILE, LOAD, LATE, ERROR))
+        requested, total = self.known("requested_memory"), self.known("total_memory")
         if total is None and requested and self.utilization:
             total = self.derived("total_memory", requested / self.utilization)
-        estimate = rank.get(
-            "cuda_graph_estimated", self.first("cuda_graph_estimated", PROFILE, LATE)
-        )
-        charged = True if self.all("charged") else False if self.all("uncharged") else None
-        pays = charged if charged is not None else charges_graph_estimate(self.version)
-        charge = (estimate or 0.0) if pays else 0.0
         if peak is None and "peak_torch" in rank and weights is not None:
             peak = self.derived("peak_activation", rank["peak_torch"] - weights)
-        if peak is None and "peak_with_graphs" in rank:
-            peak = rank["peak_with_graphs"]
-            if charge:
-                peak = self.derived("peak_activation", peak - charge)
-        if non_torch is None and "consumed" in rank and weights is not None:
-            non_torch = self.derived("non_torch", rank["consumed"] - weights)
-        pool = self._pool(requested, charge)
-        if estimate and not pays:
-            self.warn("graph_estimate_not_charged")
+        if non_torch is None and consumed is not None and weights is not None:
+            non_torch = self.derived("non_torch", consumed - weights)
+        within = False  # whether the peak may hold the charged estimate
+        if consumed is not None and "non_kv" in rank:  # torch's peak counts twice what stays
+            charged_peak = rank["non_kv"] - consumed
+            if peak is None or abs(charged_peak - peak) > 1.5 * _ROUNDING:
+                peak = self.derived("peak_activation", charged_peak)
+        elif peak is None and "peak_with_graphs" in rank:
+            within, peak = True, rank["peak_with_graphs"]
+        pool = self._printed_pool(requested)
         budget = requested
         if budget is None and total and self.utilization:
             budget = total * self.utilization
-        left = _sum_of(
-            budget, *(None if x is None else -x for x in (weights, non_torch, peak, pool))
-        )
-        skipped = "profiling_skipped" in self.warnings
-        if left is not None and not skipped and abs(left - charge) > 0.035:
+        parts = (weights, non_torch, peak) if consumed is None else (consumed, peak)
+        left = _sum_of(budget, *(None if x is None else -x for x in (*parts, pool)))
+        estimate = self.known("cuda_graph_estimated")
+        charged = True if self.all("charged") else False if self.all("uncharged") else None
+        if estimate and left is not None:
+            closes = [charge for charge in (0.0, estimate) if abs(left - charge) <= _UNBALANCED]
+            if charged is None and len(closes) == 1:
+                charged = closes == [estimate] or (within and (peak or 0.0) >= estimate)
+            within = within and abs(left) <= abs(left - estimate)
+        pays = charged if charged is not None else charges_graph_estimate(self.version)
+        if estimate and not pays:
+            self.warn("graph_estimate_not_charged")
+        charge = (estimate or 0.0) if pays else 0.0
+        if within and charge and peak is not None:
+            peak, charge = self.derived("peak_activation", peak - charge), 0.0
+        if pool is None and requested is not None and rank.get("used") is not None:
+            pool = self.derived("kv_cache", requested - rank["used"] - charge)
+        if left is not None and not self.pool_given and abs(left - charge) > _UNBALANCED:
             self.warn("balance_does_not_close")
+        graphs = self.known("cuda_graph")
         return {
             "total_memory": total,
             "model_weights": weights,
@@ -172,24 +204,28 @@ class _Engine:
             "peak_activation": peak,
             "kv_cache": pool,
             "cuda_graph_estimated": estimate,
-            "cuda_graph": rank.get("cuda_graph", self.first("cuda_graph", LATE)),
+            "cuda_graph": 0.0 if graphs is None and self.eager else graphs,
             "cuda_graph_charged": charged,
         }
 
-    def _pool(self, requested: float | None, charge: float) -> float | None:
-        """GiB that the limiting rank leaves: its own print, else requested - its non-KV total."""
-        given = self.first("kv_set", PROFILE)
-        if given is not None:
-            self.warn("profiling_skipped")
-            return given
+    @property
+    def pool_given(self) -> bool:
+        """Whether the pool was given, by hand or by an earlier start, and not measured."""
+        return bool(self.all("kv_set") or self.all("planned_bytes"))
+
+    def _printed_pool(self, requested: float | None) -> float | None:
+        """GiB that the limiting rank leaves, None where it is to be derived."""
+        if self.pool_given:
+            planned = self.first("planned_bytes", PROFILE)
+            self.warn("persisted_startup_plan" if planned else "profiling_skipped")
+            return self.first("kv_set", PROFILE) or planned / GIB
         if "kv_cache" in self.rank:
             return self.rank["kv_cache"]
         printed = [rank for rank in self.ranks if "kv_cache" in rank]
-        used = self.rank.get("non_kv")
-        equals = [rank for rank in printed if rank["non_kv"] == used]
-        if used is not None and requested is not None and not equals:
-            return self.derived("kv_cache", requested - used - charge)
-        return min((rank["kv_cache"] for rank in printed), default=self.first("kv_left", ERROR))
+        used = self.rank.get("used")
+        if None in (used, requested) or any(rank["used"] == used for rank in printed):
+            return min((rank["kv_cache"] for rank in printed), default=self.first("kv_left", ERROR))
+        return None
 
     def _exact(self, gib: float | None) -> float | None:
         """The pool in bytes, to the byte where the log or the arguments hold it so.
@@ -202,13 +238,9 @@ class _Engine:
             self.warn("exact_figures")
             return _bytes(rank["kv_cache"])
         exact = rank.get("kv_bytes")
-        if "profiling_skipped" in self.warnings:
-            exact = self.asked.get("kv_cache_memory_bytes")
-        elif (
-            exact is None
-            and rank.get("cuda_graph") == 0
-            and (self.config.get("enforce_eager") == "True")
-        ):
+        if self.pool_given:
+            exact = rank.get("planned_bytes") or self.asked.get("kv_cache_memory_bytes")
+        elif exact is None and rank.get("cuda_graph") == 0 and self.eager:
             derived = "fit_bytes" in rank
             exact = rank["fit_bytes"] + BUFFER if derived else None
         if exact is None or gib is None or abs(exact / GIB - gib) > _ROUNDING:
@@ -279,7 +311,7 @@ class _Engine:
         self.warn("block_size_assumed")
         return 16
 
-    def _is_hybrid(self, tokens: int | None, concurrency: float | None, length: int | None) -> bool:
+    def _is_hybrid(self, tokens, concurrency, length, block_size) -> bool:
         """Whether layers of several kinds share the pool, so that tokens are no measure of it."""
         if self.all("hybrid") or self.all("hybrid_block"):
             return True
@@ -287,8 +319,13 @@ class _Engine:
             return False
         if not agrees(concurrency, tokens, length):
             return True
-        rounded = tokens % 1000 == 0  # as people quote it
-        return length % 16 == 0 and (tokens + 1) % 16 > 1 and not rounded
+        if tokens % 1000 == 0:  # as people quote it
+            return False
+        size = block_size or 16
+        printed_a_block = (size, length / math.ceil(length / size))  # before and from 0.20.2 on
+        return (block_size or length % 16 == 0) and all(
+            (tokens + 1) % each > 1.001 for each in printed_a_block
+        )
 
     # ---------------------------------------------------------------- what was asked
 
@@ -323,6 +360,9 @@ class _Engine:
         tokens = (
             tokens or in_force("max_num_batched_tokens") or self.asked.get("max_num_batched_tokens")
         )
+        if tokens is None:  # the last range that is compiled ends with it
+            ends = re.findall(r"\d+", self.config.get("compile_ranges_endpoints", ""))
+            tokens = int(ends[-1]) if ends else self.first("compile_end", MARK)
         seqs = seqs or self.asked.get("max_num_seqs") or in_force("max_num_seqs")
         server = any(r.process.name.startswith("APIServer") for r in self.messages)
         if (
@@ -330,12 +370,30 @@ class _Engine:
             and server
             and self.asked_in_full
             and self.config.get("device_config") == "cuda"
-            and "max_num_batched_tokens" not in self.asked
+            and not self.asked.keys() & {"max_num_batched_tokens", "performance_mode"}
         ):
             seqs = default_seqs(tokens)
             if seqs:
                 self.warn("defaults_assumed")
         return {"max_num_seqs": seqs, "max_num_batched_tokens": tokens}
+
+    @property
+    def eager(self) -> bool:
+        """Whether no CUDA graphs are taken: --enforce-eager, or optimization level 0."""
+        mode = self.config.get("cudagraph_mode", "")
+        return self.stated("enforce_eager") == "True" or mode == "0" or ".NONE" in mode
+
+    @property
+    def cold_start(self) -> bool | None:
+        """Whether the compiler ran: True, False where its cache was read, else None."""
+        return True if self.all("compiled") else False if self.all("compiled_before") else None
+
+    @property
+    def model_runner(self) -> str | None:
+        """V2 says so; V1's lines come from a file of another name."""
+        if self.all("v2"):
+            return "V2"
+        return "V1" if any("gpu_model_runner.py" in r.text for r in self.messages) else None
 
     def stated(self, name: str):
         """An argument as the engine printed it, else as the server was asked for it."""
@@ -381,8 +439,12 @@ class _Engine:
             max_model_len=length,
             gpu_memory_utilization=self.utilization,
             **memory,
+            cold_start=self.cold_start,
+            model_runner=self.model_runner,
         )
-        if self._is_hybrid(blocks["kv_cache_tokens"], blocks["max_concurrency"], length):
+        sizes = (blocks[name] for name in ("kv_cache_tokens", "max_concurrency", "block_size"))
+        tokens, concurrency, size = sizes
+        if self._is_hybrid(tokens, concurrency, length, size):
             self.warn("hybrid_kv")
         if self._ranks_differ():
             self.warn("ranks_differ")
@@ -394,11 +456,7 @@ class _Engine:
             self.warn("speculative_decoding")
         if self.all("preempted"):
             self.warn("preempted")
-        if (
-            peak is None
-            and "profiling_skipped" not in self.warnings
-            and (pool is not None or launch.kv_cache_tokens)
-        ):
+        if peak is None and not self.pool_given and (pool is not None or launch.kv_cache_tokens):
             old = prints_activation(self.version) is False
             self.warn("older_format" if old else "activation_not_printed")
         if pool is not None or launch.kv_cache_tokens:
@@ -413,13 +471,10 @@ class _Engine:
         return by_warnings(launch)
 
 
-def _non_kv(values: dict) -> float | None:
+def _used(values: dict) -> float | None:
     """The non-KV total of a rank, GiB: as printed, else the sum of its terms."""
-    if values.get("non_kv") is not None:
-        return values["non_kv"]
-    return _sum_of(
-        *(values.get(name) for name in ("model_weights", "non_torch", "peak_activation"))
-    )
+    sums = (_sum_of(*map(values.get, parts)) for parts in _TOTALS)
+    return next((total for total in sums if total is not None), None)
 
 
 def _sum_of(*terms: float | None) -> float | None:

@@ -25,7 +25,7 @@ KINDS = {column.attribute: column.kind for column in COLUMNS.values()}
 KINDS |= dict.fromkeys(("peak_torch", "peak_with_graphs", "consumed", "non_kv"), "gib")
 KINDS |= dict.fromkeys(("requested_memory", "kv_set", "kv_left"), "gib")
 KINDS |= dict.fromkeys(("tokens_left", "hybrid_block", "override"), "count")
-KINDS |= dict.fromkeys(("fit_bytes", "kv_bytes"), "count")
+KINDS |= dict.fromkeys(("fit_bytes", "kv_bytes", "planned_bytes", "compile_end"), "count")
 
 
 class Format(NamedTuple):
@@ -113,12 +113,14 @@ PROFILE  0.10 - (DEBUG)  Initial free memory:
 PROFILE  0.9.2 - 0.27 (DEBUG)  Memory profiling takes [\d.]+ seconds\. Total non KV cache memory:
     {non_kv}; torch peak memory increase: {peak_activation}; non-torch forward increase memory:
     {non_torch}; weights memory: {model_weights}
-PROFILE  0.28 - (DEBUG)  Memory profiling takes [\d.]+ seconds\. Total non KV cache memory:
+PROFILE  0.27.1 - (DEBUG)  Memory profiling takes [\d.]+ seconds\. Total non KV cache memory:
     {non_kv}; torch peak memory increase: {peak_activation}; total consumed \(from mem_get_info\):
     {consumed}; weights memory: {model_weights}
 PROFILE  0.9.1 -  Available KV cache memory:  {kv_cache}
 PROFILE  0.10.2 -  Initial free memory [\d.]+ GiB, reserved
     {kv_set} memory for KV Cache as specified by kv_cache_memory_bytes
+PROFILE  0.26 -  Applying persisted startup plan
+    \(fingerprint \w+\): kv_cache_memory_bytes={planned_bytes}
 PROFILE  0.20 - (CPU)  Explicitly set  \({kv_set~}/{total_memory~}\) GiB for KV cache on node
 PROFILE  0.20 - (CPU)  Auto set
     \({kv_cache~}/{total_memory~}\) GiB for KV cache on node \d+, with {requested_memory} requested
@@ -151,12 +153,13 @@ LATE  0.10.2 - 0.27  Free memory on device
     \({gpu_memory_utilization}, {requested_memory}\)\. Actual usage is {model_weights} for weight,
     {peak_activation} for peak activation, {non_torch} for non-torch memory, and {cuda_graph} for
     CUDAGraph memory(?:.*?--kv-cache-memory={fit_bytes}`)?(?:.*?Current kv cache memory in use is
-    {kv_bytes} bytes)?
-LATE  0.28 -  Free memory on device
+    (?:{kv_bytes} bytes|{kv_cache}))?
+LATE  0.27.1 -  Free memory on device
     \([\d.]+/{total_memory}\) on startup\. Desired GPU memory utilization is
     \({gpu_memory_utilization}, {requested_memory}\)\. Actual usage is {consumed} for consumed
     memory \(weights \+ non-torch\), {peak_with_graphs} for peak activation, and {cuda_graph} for
-    CUDAGraph memory(?:.*?--kv-cache-memory={fit_bytes}`)?
+    CUDAGraph memory(?:.*?--kv-cache-memory={fit_bytes}`)?(?:.*?Current kv cache memory in use is
+    {kv_cache})?
 LATE  0.6 - (the plugin)  vllm_tuning figures, ready:  {exact}
 # why it failed
 ERROR  0.4.3 -  No available memory for the cache blocks
@@ -178,6 +181,10 @@ MARK  any  Error: |Exception:  (?P<generic>)
 MARK  any  Traceback \(most recent call last\)  (?P<traceback>)
 MARK  any  The above exception was the direct cause|During handling of the above exception
     (?P<chained>)
+MARK  0.8 -  Compiling a graph for|Cache the graph
+    (?P<compiled>)(?: compile range \(\d+, {compile_end}\))?
+MARK  0.8 -  Directly load  (?P<compiled_before>)
+MARK  0.22 -  Using V2 Model Runner  (?P<v2>)
 MARK  any  Application startup complete  (?P<serving>)
 MARK  0.4.3 - 0.10 (V0)  Sequence group \S+ is preempted by  (?P<preempted>)
 """

@@ -149,6 +149,9 @@ _TEXTS = (
     "kv_cache_dtype",
     "device_config",
     "enforce_eager",
+    "cudagraph_mode",
+    "compile_ranges_endpoints",
+    "performance_mode",
     "speculative_config",
 )
 
@@ -168,7 +171,7 @@ _NAMES = "|".join((*_TEXTS, *_SIZES, "gpu_memory_utilization"))
 
 _ARGUMENT = re.compile(
     rf"(?<![\w.-])['\"]?({_NAMES})['\"]?\s*[:=]\s*"
-    r"('[^']*'|\"[^\"]*\"|[^\s,)}]+)(?=\s*[,)}])"
+    r"('[^']*'|\"[^\"]*\"|<[^<>]*>|\[[^\[\]]*\]|[^\s,)}]+)(?=\s*[,)}])"
 )
 
 _OPTION = re.compile(rf"--({_NAMES.replace('_', '-')})[ =]('[^']*'|\"[^\"]*\"|[^\s'\"]+)(?=\s|\Z)")

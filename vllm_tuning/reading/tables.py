@@ -134,11 +134,11 @@ def read_launches(launches: str | os.PathLike) -> list[Launch]:
 
 def by_warnings(launch: Launch) -> Launch:
     """The launch with the fields that its warnings stand for."""
-    by_hand = {"profiling_skipped", "blocks_overridden"} & set(launch.warnings)
+    given = {"profiling_skipped", "persisted_startup_plan", "blocks_overridden"}
     return replace(
         launch,
         hybrid="hybrid_kv" in launch.warnings,
-        measured=not by_hand,
+        measured=not given & set(launch.warnings),
         exact="exact_figures" in launch.warnings,
     )
 
