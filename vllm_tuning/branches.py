@@ -1,156 +1,95 @@
-"""Which launch lies in which branch of the law, found from the readings alone."""
+"""Which launch lies in which branch of the law, found from the readings and what is known beside.
 
-from dataclasses import dataclass
+With the branches settled the law is linear:
+
+    y = a1 + K1*B       + s*C + g*n(C) - TM*dU        in the model run's branch
+    y = a2 + K2*S + k*B + s*C + g*n(C) - TM*dU        in the sampler run's, S = min(C, B)
+
+k, s, g (of each of the n sizes that CUDA graphs are captured for) and TM are known beforehand with
+an error, which enters the fit as one more reading each.
+"""
+
+import math
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from .least_squares import LeastSquares, least_squares, scatter
+from .known import Known
+from .least_squares import LeastSquares, least_squares
+from .readings import Readings
+from .releases import captured_sizes
+from .units import UNKNOWN, is_known
 
 SIGNIFICANT = 2.5  # two readings one printed unit apart give a slope of 2.45 standard errors
+EXPECTED = 2  # degrees of freedom that the law's scatter on other servers counts for
+PLAUSIBLE = 4.0  # how much worse than the best a split may score, as a chi squared
+MOST_SPLITS = 3  # that are kept beside the best
 MANY = 16  # different ratios of requests to tokens, from which on their quartiles are starts enough
+UNUSUAL = 8.0  # what leaving the largest budget out costs, or a k out of the ordinary
 
 
 @dataclass(frozen=True)
-class Readings:
-    """What a fit sees: B, C, and y = P up to a constant, with standard errors and printed units."""
+class Split:
+    """The law fitted to one assignment of the launches to branches.
 
-    tokens: np.ndarray
-    seqs: np.ndarray
-    y: np.ndarray
-    sigma: np.ndarray
-    units: np.ndarray
-
-    @property
-    def requests(self) -> np.ndarray:
-        return np.minimum(self.seqs, self.tokens)
-
-    def subset(self, which) -> "Readings":
-        parts = (self.tokens, self.seqs, self.y, self.sigma, self.units)
-        return Readings(*(part[which] for part in parts))
-
-    def scaled(self, scale: float) -> "Readings":
-        """The same with another unit of y: ``scale`` new ones are one old."""
-        values = (scale * part for part in (self.y, self.sigma, self.units))
-        return Readings(self.tokens, self.seqs, *values)
-
-
-@dataclass(frozen=True)
-class _Branch:
-    """One branch fitted to its own launches; a slope it cannot know is NaN and left flat.
-
-    Such a branch is known from ``level_from`` on: the smallest axis and budget of its launches.
-    """
-
-    fit: LeastSquares
-    names: tuple[str, ...]
-    slope: float
-    k: float
-    intercept: float
-    level_from: tuple[float, float]
-
-    @property
-    def slope_known(self) -> bool:
-        return np.isfinite(self.slope)
-
-    @property
-    def slope_error(self) -> float:
-        return float(np.sqrt(self.fit.covariance[1, 1])) if self.slope_known else np.nan
-
-
-def _fit_branch(axis, tokens, y, sigma, k, free, is_sampler) -> _Branch | None:
-    """Fit y = intercept + slope*axis (+ k*tokens); ``free``: k is fitted where that is possible."""
-    if not len(y):
-        return None
-    ones = np.ones(len(y))
-    varies = np.ptp(axis) > 0
-    columns = [ones, axis] if varies else [ones]
-    names = (("a2", "k2") if is_sampler else ("a1", "k1")) if varies else ("level",)
-    fit = None
-    if free and is_sampler and len(y) > len(columns):
-        try:
-            fit = least_squares(np.column_stack([*columns, tokens]), y, sigma)
-            names, k = (*names, "k"), fit.params[-1]
-        except np.linalg.LinAlgError:
-            pass
-    if fit is None:
-        fit = least_squares(np.column_stack(columns), y - k * tokens if is_sampler else y, sigma)
-    return _Branch(
-        fit,
-        names,
-        fit.params[1] if varies else np.nan,
-        k,
-        fit.params[0],
-        (axis.min(), tokens.min()),
-    )
-
-
-@dataclass(frozen=True)
-class BranchFit:
-    """The launches of each branch and the parameters that they identify.
-
-    ``sampler`` is a mask over the readings; ``predicted`` is the fitted reading of each launch.
+    ``sampler`` is a mask over the readings, ``predicted`` the fitted reading of each. ``params``
+    holds every parameter that has a value, ``fitted`` names those that the launches move: ``gain``
+    (p, n) and ``known_gain`` (p, m) map the readings, and what is known beforehand with the errors
+    ``known_errors`` (m,), to them. Where a branch does not move along its axis it has no slope, and
+    its intercept is its level. ``assumed``: a slope that rests on a1 = a2. ``left_out``: the
+    reading that is off the line.
     """
 
     sampler: np.ndarray
-    model_branch: _Branch | None
-    sampler_branch: _Branch | None
+    params: dict[str, float]
+    fitted: tuple[str, ...]
+    gain: np.ndarray
+    known_gain: np.ndarray
+    known_errors: np.ndarray
     predicted: np.ndarray
+    higher: np.ndarray
     chi2: float
-    k_fitted: bool
-
-    @property
-    def size(self) -> int:
-        return sum(len(b.fit.params) for b in (self.model_branch, self.sampler_branch) if b)
-
-    @property
-    def dof(self) -> int:
-        return len(self.sampler) - self.size
+    dof: int
+    score: float
+    assumed: str | None = None
+    left_out: int | None = None
 
     @property
     def both_slopes(self) -> bool:
-        return all(
-            b is not None and b.slope_known for b in (self.model_branch, self.sampler_branch)
-        )
+        return "k1" in self.params and "k2" in self.params
 
 
-def _predict(branch: _Branch | None, readings: Readings, is_sampler: bool) -> np.ndarray:
-    """The branch at every launch; a branch known at one level only bounds the launches above it."""
-    axis = readings.requests if is_sampler else readings.tokens
-    if branch is None:
-        return np.full(len(axis), -np.inf)
-    tilt = branch.k * readings.tokens if is_sampler else 0.0
-    if branch.slope_known:
-        return branch.intercept + branch.slope * axis + tilt
-    least_axis, least_tokens = branch.level_from
-    reached = (axis >= least_axis) & (readings.tokens >= least_tokens)
-    return np.where(reached, branch.intercept + tilt, -np.inf)
+def fit_branches(readings: Readings, known: Known) -> list[Split]:
+    """The most probable split, then those that explain the launches as simply and about as well."""
+    splits = _splits(readings, known)
+    if known.k.s:  # other than the usual k, where the launches show it
+        free = _splits(readings, replace(known, k=UNKNOWN))
+        splits += [replace(split, score=split.score + UNUSUAL) for split in free]
+    splits += _without_largest_budget(readings, known)
+    splits.sort(key=lambda split: split.score)
+    best: dict[bytes, Split] = {}
+    for split in splits:
+        simple = len(split.fitted) <= len(splits[0].fitted)
+        if simple and split.score <= splits[0].score + PLAUSIBLE:
+            best.setdefault(split.sampler.tobytes(), split)
+    return [*best.values()][: MOST_SPLITS + 1]
 
 
-def _evaluate(readings: Readings, sampler: np.ndarray, k: float, free: bool) -> BranchFit:
-    """Fit both branches for one assignment; chi2 is that of the maximum of the two."""
-    parts = []
-    for which, is_sampler in ((~sampler, False), (sampler, True)):
-        axis = readings.requests if is_sampler else readings.tokens
-        parts.append(
-            _fit_branch(
-                axis[which],
-                readings.tokens[which],
-                readings.y[which],
-                readings.sigma[which],
-                k,
-                free,
-                is_sampler,
-            )
-        )
-    model, samp = parts
-    predicted = np.maximum(_predict(model, readings, False), _predict(samp, readings, True))
-    chi2 = float(np.sum(((readings.y - predicted) / readings.sigma) ** 2))
-    if any(b and b.slope_known and b.slope < -SIGNIFICANT * b.slope_error for b in parts):
-        chi2 = np.inf  # memory does not fall with more tokens or requests
-    k_fitted = samp is not None and "k" in samp.names
-    if samp and k_fitted and model and model.slope_known and not samp.k < model.slope:
-        chi2 = np.inf  # a hidden state is a part of what the model run holds for a token
-    return BranchFit(sampler, model, samp, predicted, chi2, k_fitted)
+def _splits(readings: Readings, known: Known) -> list[Split]:
+    """Each assignment that is met on the way from the starts to a stable one, with its fit."""
+    sample = readings
+    if len(readings.y) > 256:
+        order = np.argsort(readings.requests / readings.tokens)
+        sample = readings.subset(order[np.linspace(0, len(order) - 1, 96).astype(int)])
+    splits: dict[bytes, Split] = {}
+    for start in _starts(sample):
+        _settle(sample, start, known, splits)
+    if sample is not readings and splits:
+        best = min(splits.values(), key=lambda split: split.score)
+        runs = _runs(readings, best.params, sample, best.sampler)
+        start, splits = runs[1] > runs[0], {}
+        _settle(readings, start, known, splits)
+    return [*splits.values()]
 
 
 def _starts(readings: Readings) -> list[np.ndarray]:
@@ -170,102 +109,168 @@ def _starts(readings: Readings) -> list[np.ndarray]:
     return list({mask.tobytes(): mask for mask in masks}.values())
 
 
-def _settle(
-    readings: Readings, sampler: np.ndarray, k: float, free: bool, known: dict
-) -> BranchFit:
-    """Assign, fit, reassign until stable; the best on the way. ``known``: the fits so far."""
-    seen: dict[tuple, BranchFit] = {}
-    while (key := (sampler.tobytes(), free)) not in seen and len(seen) < 30:
-        if key not in known:
-            known[key] = _evaluate(readings, sampler, k, free)
-        current = seen[key] = known[key]
-        sampler = _predict(current.sampler_branch, readings, True) > _predict(
-            current.model_branch, readings, False
-        )
-    return min(seen.values(), key=lambda fit: fit.chi2)
+def _settle(readings: Readings, sampler: np.ndarray, known: Known, splits: dict) -> None:
+    """Assign, fit, reassign until stable; ``splits``: what was fitted so far, by its mask."""
+    while sampler.tobytes() not in splits:
+        split = _fit(readings, sampler, known)
+        if split is None:
+            return
+        splits[sampler.tobytes()] = split
+        sampler = split.higher
 
 
-def _choose(readings: Readings, candidates: list[BranchFit]) -> BranchFit:
-    """The fewest parameters that explain every reading within its printed unit; else the best fit.
+def _without_largest_budget(readings: Readings, known: Known) -> list[Split]:
+    """The splits where the model run takes another workspace at the largest budget."""
+    largest = np.flatnonzero(readings.tokens == readings.tokens.max())
+    if len(largest) != 1 or len(readings.y) < 4:
+        return []
+    at, one = int(largest[0]), readings.subset(largest)
+    rest = readings.subset(np.delete(np.arange(len(readings.y)), largest))
+    found = []
+    for split in _splits(rest, known):
+        if split.dof < 1 or "k1" not in split.params or split.assumed == "k1":
+            continue
+        runs = _runs(one, split.params, rest, split.sampler)
+        expected = float((np.maximum(*runs) + _shared(one, split.params))[0])
+        if readings.y[at] > expected + 3 * readings.sigma[at]:
+            longer = replace(
+                split,
+                sampler=np.insert(split.sampler, at, False),
+                higher=np.insert(split.higher, at, False),
+                predicted=np.insert(split.predicted, at, expected),
+                gain=np.insert(split.gain, at, 0.0, axis=1),
+            )
+            found.append(replace(longer, score=split.score + UNUSUAL, left_out=at))
+    return found
 
-    Without tokens and requests both runs need about nothing, so intercepts far apart come last.
 
-    One branch alone is preferred over one with a stray launch in the other unless that launch is
-    off by more than 1 % of the whole range: a bend needs evidence.
-    """
-    n = len(readings.y)
-    spread = np.ptp(readings.y)
-
-    def explains(fit, slack=0.0):
-        off = np.abs(readings.y - fit.predicted)
-        return np.isfinite(fit.chi2) and np.all(
-            off <= np.maximum(readings.units * (1 + 1e-6), slack)
-        )
-
-    def cost(fit):
-        """Parameters, dearer for a free k: it can tilt one plane through both branches."""
-        return fit.size + fit.k_fitted * (1 if fit.model_branch else 2)
-
-    def rank(fit):
-        offset = (
-            abs(fit.model_branch.intercept - fit.sampler_branch.intercept)
-            if fit.both_slopes
-            else 0.0
-        )
-        return (offset > 0.2 * spread, cost(fit), not fit.both_slopes, max(fit.chi2, n), offset)
-
-    adequate = [fit for fit in candidates if explains(fit)]
-    best = (
-        min(adequate, key=rank)
-        if adequate
-        else min(candidates, key=lambda fit: (fit.chi2 / max(n - cost(fit), 0.5), cost(fit)))
+def _fit(readings: Readings, sampler: np.ndarray, known: Known) -> Split | None:
+    """The split's linear fit; None where no law that grows with B and C gives these readings."""
+    n, y = len(readings.y), readings.y.copy()
+    columns: dict[str, np.ndarray] = {}
+    flat = []
+    for which, axis, intercept, slope in (
+        (~sampler, readings.tokens, "a1", "k1"),
+        (sampler, readings.requests, "a2", "k2"),
+    ):
+        if which.any():
+            columns[intercept], columns[slope] = which.astype(float), axis * which
+            if not np.ptp(axis[which]) > 0:
+                flat.append(slope)
+    assumed = None
+    if len(flat) == 1 and {"a1", "a2"} <= columns.keys() and math.isfinite(known.intercepts):
+        assumed = flat[0]
+    else:
+        columns = {name: column for name, column in columns.items() if name not in flat}
+    params, before = {}, {}
+    for name, column in (
+        ("k", readings.tokens * sampler),
+        ("s", readings.seqs),
+        ("graph", captured_sizes(readings.seqs)),
+        ("total_memory", -readings.moved),
+    ):
+        value = getattr(known, name)
+        params[name] = value.n if is_known(value) else 0.0
+        if is_known(value) and not value.s:
+            y -= value.n * column
+        elif column.any():
+            columns[name] = column
+            if is_known(value):
+                before[name] = value
+    names = list(columns)
+    rows = [np.array([float(name == each) for each in names]) for name in before]
+    values, errors = ([getattr(v, part) for v in before.values()] for part in ("n", "s"))
+    if assumed:
+        rows.append(np.array([{"a1": 1.0, "a2": -1.0}.get(name, 0.0) for name in names]))
+        values, errors = [*values, 0.0], [*errors, known.intercepts]
+    sigma = readings.sigma * np.sqrt(readings.repeats)
+    design = np.vstack([np.column_stack(list(columns.values())), *rows])
+    target = np.concatenate([y, values])
+    try:
+        fit = least_squares(design, target, np.concatenate([sigma, errors]))
+    except np.linalg.LinAlgError:
+        return None
+    params |= dict(zip(names, map(float, fit.params), strict=True))
+    error = dict(zip(names, np.sqrt(np.diag(fit.covariance)), strict=True))
+    if any(params.get(name, 0) < -SIGNIFICANT * error.get(name, 0) for name in ("k1", "k2", "k")):
+        return None  # memory does not fall with more tokens or requests
+    if {"k1", "k2"} <= params.keys() and params["k"] >= params["k1"]:
+        return None  # a hidden state is a part of what the model run holds for a token
+    runs = _runs(readings, params, readings, sampler)
+    shared = _shared(readings, params)
+    predicted = np.maximum(*runs) + shared
+    chi2 = float(np.sum(((readings.y - predicted) / sigma) ** 2))
+    known_off = float(np.sum(((target - design @ fit.params)[n:] / errors) ** 2)) if errors else 0.0
+    free = len(names) - len(errors)
+    off = (readings.y - predicted) / readings.printed
+    spread = float(np.sum(off**2 / readings.repeats)) / readings.distinct
+    score = readings.distinct * math.log1p(spread) + known_off  # whatever the law's own scatter
+    score += 2 * (len(names) - len(before))  # a slope that is assumed is no less free
+    return Split(
+        sampler,
+        params,
+        tuple(names),
+        fit.gain[:, :n],
+        fit.gain[:, n:],
+        np.array(errors),
+        predicted,
+        runs[1] > runs[0],
+        chi2,
+        readings.distinct - free,
+        score + _improbable(params, known, _gap_error(names, fit), readings, sampler),
+        assumed,
     )
-    if not best.both_slopes:
-        alone = [
-            fit
-            for fit in candidates
-            if not (fit.model_branch and fit.sampler_branch)
-            and cost(fit) < cost(best)
-            and explains(fit, 0.01 * spread)
-        ]
-        best = min([*alone, *([] if alone else [best])], key=lambda fit: fit.chi2)
-    return best
 
 
-def fit_branches(readings: Readings, k: float | None = None) -> BranchFit:
-    """Fit the two-branch law; k is fitted where the launches identify it, else held.
+def _shared(readings: Readings, params) -> np.ndarray:
+    """What both branches have in common: the runner's state, graphs, and the ceiling TM*U."""
+    sizes = captured_sizes(readings.seqs)
+    state = params["s"] * readings.seqs + params["graph"] * sizes
+    return state - params["total_memory"] * readings.moved
 
-    k: bytes of one hidden state where known (0 is assumed otherwise), in the unit of y per token.
+
+def _runs(readings: Readings, params, fitted: Readings, sampler: np.ndarray):
+    """Both runs at each reading; one known at one level only bounds the flags above its own."""
+    runs = []
+    for which, axis, own, intercept, slope, tilt in (
+        (~sampler, readings.tokens, fitted.tokens, "a1", "k1", 0.0),
+        (sampler, readings.requests, fitted.requests, "a2", "k2", params["k"]),
+    ):
+        if intercept not in params:
+            runs.append(np.full(len(axis), -np.inf))
+            continue
+        run = params[intercept] + params.get(slope, 0.0) * axis + tilt * readings.tokens
+        if slope not in params:
+            least = own[which].min(), fitted.tokens[which].min()
+            run = np.where((axis >= least[0]) & (readings.tokens >= least[1]), run, -np.inf)
+        runs.append(run)
+    return runs
+
+
+def _gap_error(names: list[str], fit: LeastSquares) -> float:
+    """Standard error of a1 - a2, 0 where one of them is not in the fit."""
+    if not {"a1", "a2"} <= set(names):
+        return 0.0
+    apart = np.array([{"a1": 1.0, "a2": -1.0}.get(name, 0.0) for name in names])
+    return math.sqrt(apart @ fit.covariance @ apart)
+
+
+def _improbable(params, known: Known, error: float, readings: Readings, sampler) -> float:
+    """How far the slopes are from those of the shapes, and a1 from a2, as a chi squared.
+
+    Where a slope is missing, how far the launches are from the branch that the shapes put them in.
     """
-    sample = readings
-    if len(readings.y) > 256:
-        order = np.argsort(readings.requests / readings.tokens)
-        sample = readings.subset(order[np.linspace(0, len(order) - 1, 96).astype(int)])
-    held = 0.0 if k is None else k
-    known: dict[tuple, BranchFit] = {}
-    starts = _starts(sample)
-    candidates = [_settle(sample, start, held, False, known) for start in starts]
-    if sample is not readings:
-        starts = [_choose(sample, candidates).sampler]
-    candidates += [_settle(sample, start, held, True, known) for start in starts]
-    best = _choose(sample, candidates)
-    if sample is not readings:
-        start = _predict(best.sampler_branch, readings, True) > _predict(
-            best.model_branch, readings, False
-        )
-        best = _settle(readings, start, held, best.k_fitted, {})
-    return _settle_k(readings, best, held)
-
-
-def _settle_k(readings: Readings, best: BranchFit, held: float) -> BranchFit:
-    """With the branches settled: fit k, keep it where it is known, else hold it."""
-    free = best if best.k_fitted else _evaluate(readings, best.sampler, held, True)
-    if free.sampler_branch and free.k_fitted and np.isfinite(free.chi2):
-        variance = free.sampler_branch.fit.covariance[-1, -1]
-        error = np.sqrt(variance * scatter(free.chi2, free.dof))
-        k1 = free.model_branch.slope if free.model_branch else np.nan
-        known = free.sampler_branch.k > SIGNIFICANT * error or error < 0.05 * k1
-        if known and free.chi2 <= best.chi2 * (1 + 1e-9) + len(readings.y):
-            return free
-    fixed = _evaluate(readings, best.sampler, held, False) if best.k_fitted else best
-    return fixed if np.isfinite(fixed.chi2) else best
+    if not {"k1", "k2"} <= params.keys():
+        if not math.isfinite(known.intercepts):
+            return 0.0
+        above = np.log(readings.requests / readings.tokens) + known.ratio[0]
+        return float(max(0.0, *np.where(sampler, -above, above)) / known.ratio[1]) ** 2
+    off = 0.0
+    if math.isfinite(known.intercepts):
+        apart = (params["a1"] - params["a2"]) / math.hypot(known.intercepts, error)
+        off += min(UNUSUAL * math.log1p(apart**2 / UNUSUAL), 3 * UNUSUAL)  # launches can show it
+        slope = max(params["k2"] / (params["k1"] - params["k"]), 1e-9)
+        off += ((math.log(slope) - known.ratio[0]) / known.ratio[1]) ** 2
+    if known.k2:
+        off += ((math.log(max(params["k2"], 1.0)) - known.k2[0]) / known.k2[1]) ** 2
+    return off

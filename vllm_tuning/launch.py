@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from .releases import charges_graph_estimate
+from .releases import charges_graph_estimate, prints_tokens_by_concurrency
 
 KNOBS = ("max_num_seqs", "max_num_batched_tokens")
 
@@ -16,11 +16,11 @@ class Launch:
     """One start of a vLLM server: its flags, and the figures it printed while starting.
 
     Memory in bytes, lengths in tokens; None where the log does not say. ``cuda_graph`` is what the
-    graphs really took, ``cuda_graph_estimated`` what the profiler set aside for them. ``hybrid``:
-    layers of several kinds share the pool; ``measured``: the pool was not set by hand; ``exact``: the
-    device counted its memory to the byte. ``cold_start``: the compiler ran inside the profile (None:
-    there was none, or the log does not say); ``model_runner``: V1 or V2. ``where`` is the file and
-    line the record was read from.
+    graphs really took, ``cuda_graph_estimated`` what the profiler set aside for them.
+    ``cold_start``: the compiler ran inside the profile (None: there was none, or the log does not
+    say); ``model_runner``: V1 or V2. ``hybrid``: layers of several kinds share the pool;
+    ``measured``: the pool was not set by hand; ``exact``: the device counted its memory to the
+    byte. ``where`` is the file and line the record was read from.
     """
 
     source: str | None = None
@@ -65,6 +65,22 @@ class Launch:
         if charged is None:
             charged = charges_graph_estimate(self.vllm_version)
         return (self.cuda_graph_estimated or 0.0) if charged else 0.0
+
+    @property
+    def pool_tokens(self) -> int | None:
+        """Tokens that the pool's whole blocks hold: KVS, where max_model_len is whole blocks.
+
+        Else a release that prints int(concurrency * max_model_len) says less than they hold.
+
+        >>> Launch(kv_cache_tokens=106747, max_model_len=32768, block_size=48).pool_tokens
+        106800
+        """
+        tokens, length, block = self.kv_cache_tokens, self.max_model_len, self.block_size
+        by_concurrency = prints_tokens_by_concurrency(self.vllm_version) is not False
+        if tokens is None or not length or not block or not length % block or not by_concurrency:
+            return tokens
+        request = -(-length // block)
+        return -(-tokens * request // length) * block
 
     @property
     def left_over(self) -> float | None:

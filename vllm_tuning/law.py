@@ -81,6 +81,15 @@ def hidden_state_bytes(hidden_size: int, dtype_bytes: int) -> int:
     return hidden_size * dtype_bytes
 
 
+def penalty_state_bytes(vocab_size: int) -> int:
+    """s = 4*V + 4*ceil(V/32): what runner V2 keeps of each request that it may run.
+
+    >>> penalty_state_bytes(151936)  # 544.04 tokens of Qwen3 8B for 128 requests
+    626736
+    """
+    return 4 * vocab_size + 4 * -(-vocab_size // 32)
+
+
 def agrees(concurrency: float, tokens: int, length: int) -> bool:
     """Whether a printed concurrency is the pool's tokens over those of a request of ``length``.
 

@@ -40,6 +40,14 @@ def least_squares(design, y, sigma=1.0) -> LeastSquares:
     )
 
 
-def scatter(chi2: float, dof: int) -> float:
-    """What the covariance is to be scaled by: chi squared over degrees of freedom where above 1."""
-    return max(1.0, chi2 / dof) if dof > 0 else 1.0
+def scatter(chi2: float, dof: int, expected: int = 0) -> float:
+    """What the variances are to be scaled by: chi squared over degrees of freedom.
+
+    Only where that is above 1. Where sigma holds a scatter that was seen elsewhere, which counts as
+    ``expected`` degrees of freedom, less scatter makes it smaller, too.
+
+    >>> scatter(8.0, 2), scatter(0.5, 2), scatter(0.5, 2, expected=4), scatter(0.0, 0, expected=4)
+    (4.0, 1.0, 0.75, 1.0)
+    """
+    least = (expected + chi2) / (expected + dof) if expected else 1.0
+    return max(least, chi2 / dof) if dof > 0 else 1.0

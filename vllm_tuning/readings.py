@@ -1,4 +1,4 @@
-"""What launches say about P: the readings of P and of the pool, their rounding, and kappa.
+"""What launches say about P: the readings of P and of the pool, their errors, and kappa.
 
 ``peak_activation`` reads the printed P. ``kv_only`` reads the printed pool: since KV = A - P,
 differences of KV are differences of -P, and neither P nor N is needed. The KV cache size in tokens
@@ -6,22 +6,62 @@ times the bytes of a token is usually the finest reading of the pool.
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from uncertainties import UFloat, ufloat
 
-from .branches import Readings
 from .launch import Launch, column
-from .units import UNKNOWN, exact, is_known, printed_half_widths
+from .releases import counts_consumed_memory
+from .units import MIB, UNKNOWN, exact, is_known, printed_half_widths
 
 ROOT3 = math.sqrt(3)  # a rounding error of +- h has the standard error h / sqrt(3)
+GRANULE, EXACT_GRANULE = 2 * MIB, 512  # bytes that a GPU, and that torch hands out memory by
+LAW = 3  # granules that launches of real GPUs are off the law, root mean square: 6 MiB
+
+
+@dataclass(frozen=True)
+class Readings:
+    """What a fit sees of each launch: B, C, U above that of the answer, and y = P + a constant.
+
+    y in bytes, with its standard error as printed, that about the law (``sigma``), and the printed
+    unit of each. Launches of equal flags share the weight of one, so that a launch read twice
+    counts once.
+    """
+
+    tokens: np.ndarray
+    seqs: np.ndarray
+    moved: np.ndarray
+    y: np.ndarray
+    printed: np.ndarray
+    sigma: np.ndarray
+    units: np.ndarray
+
+    @property
+    def requests(self) -> np.ndarray:
+        return np.minimum(self.seqs, self.tokens)
+
+    @property
+    def repeats(self) -> np.ndarray:
+        """How many launches have the flags of each."""
+        flags = list(zip(self.tokens, self.seqs, self.moved, strict=True))
+        counts = Counter(flags)
+        return np.array([counts[each] for each in flags])
+
+    @property
+    def distinct(self) -> int:
+        """Launches of different flags."""
+        return round(float(np.sum(1 / self.repeats)))
+
+    def subset(self, which) -> "Readings":
+        return Readings(*(part[which] for part in vars(self).values()))
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """Readings of P, or of the pool; ``scale`` bytes per unit of y (kappa where y is in tokens)."""
+    """Readings of P, or of the pool. ``scale``: 1 with the relative error of kappa in y."""
 
     name: str
     launches: list[Launch]
@@ -32,6 +72,11 @@ class Measurement:
 def rounding(values: np.ndarray) -> np.ndarray:
     """Standard errors that the printed rounding of a column leaves, bytes; NaN for NaN."""
     return printed_half_widths(values) / ROOT3
+
+
+def granule(launch: Launch) -> int:
+    """Bytes that memory is handed out by: no reading of the launch is better."""
+    return EXACT_GRANULE if launch.exact else GRANULE
 
 
 def odd_ones(launches: list[Launch], name: str) -> Iterator[tuple[Launch, float, float]]:
@@ -54,15 +99,21 @@ def odd_ones(launches: list[Launch], name: str) -> Iterator[tuple[Launch, float,
 def corrections_to_pool(launches: list[Launch]) -> tuple[np.ndarray, np.ndarray]:
     """What must be added to each printed pool to compare it, and its standard error, bytes each.
 
-    G, and N above its median where it differs by more than its rounding (another process).
+    G; and where N is what torch did not allocate, N above its median (another process). Where it
+    comes from the consumed memory, N holds what the flags themselves keep, and is a part of P.
     """
     charges = column(launches, "graph_charge")
     errors = rounding(charges) if np.ptp(charges) else np.zeros(len(launches))
-    if any(odd_ones(launches, "non_torch")):
+    if any(odd_ones(launches, "non_torch")) and not any(map(consumed, launches)):
         non_torch = column(launches, "non_torch")
         above = np.nan_to_num(non_torch - np.nanmedian(non_torch))
         charges, errors = charges + above, np.hypot(errors, np.nan_to_num(rounding(non_torch)))
     return charges, errors
+
+
+def consumed(launch: Launch) -> bool:
+    """Whether N holds all that stays allocated, the runner's state and workspaces too."""
+    return launch.model_runner == "V2" or bool(counts_consumed_memory(launch.vllm_version))
 
 
 def kv_per_token_intervals(launches: list[Launch]) -> list[tuple[Launch, tuple[float, float]]]:
@@ -72,12 +123,12 @@ def kv_per_token_intervals(launches: list[Launch]) -> list[tuple[Launch, tuple[f
         (
             launch,
             (
-                (launch.kv_cache - half) / (launch.kv_cache_tokens + (launch.block_size or 16)),
-                (launch.kv_cache + half) / launch.kv_cache_tokens,
+                (launch.kv_cache - half) / (launch.pool_tokens + (launch.block_size or 16)),
+                (launch.kv_cache + half) / launch.pool_tokens,
             ),
         )
         for launch, half in zip(launches, half_widths, strict=True)
-        if launch.kv_cache is not None and launch.kv_cache_tokens and launch.kv_cache > 0
+        if launch.kv_cache is not None and launch.pool_tokens and launch.kv_cache > 0
     ]
 
 
@@ -101,32 +152,49 @@ def kv_per_token(launches: list[Launch], known: float | None = None) -> UFloat:
 
 
 def measurements(
-    launches: list[Launch], kappa: UFloat, block_size: int, corrections, correction_errors
+    launches: list[Launch], kappas: dict[str | None, UFloat], utilization: float | None
 ) -> list[Measurement]:
-    """The readings of P and of the pool, those of them that the launches hold."""
+    """The readings of P and of the pool, those of them that the launches hold.
+
+    kappas: bytes of a token by KV cache dtype, NaN where unknown; utilization: U of the answer.
+    """
     tokens = column(launches, "max_num_batched_tokens")
     seqs = np.nan_to_num(column(launches, "max_num_seqs"), nan=1.0)  # unknown is the same in all
+    moved = np.nan_to_num(column(launches, "gpu_memory_utilization") - (utilization or 0.0))
     peak, kv = column(launches, "peak_activation"), column(launches, "kv_cache")
-    size = column(launches, "kv_cache_tokens")
+    steps = np.array([granule(launch) for launch in launches])
 
-    def measurement(name, y, half_widths, errors, scale):
+    def measurement(name, y, half_widths, errors, moved, scale):
         which = np.isfinite(y)
         if not which.any():
             return None
-        sigma = np.hypot(half_widths / ROOT3, errors)
-        readings = Readings(tokens, seqs, y, sigma, 2 * half_widths).subset(which)
+        printed = np.sqrt((half_widths**2 + (steps / 2) ** 2) / 3 + errors**2)
+        sigma = np.hypot(printed, LAW * steps)
+        readings = Readings(tokens, seqs, moved, y, printed, sigma, 2 * half_widths).subset(which)
         return Measurement(name, [launches[i] for i in np.flatnonzero(which)], readings, scale)
 
-    half_peak = printed_half_widths(peak)
-    by_peak = measurement("peak_activation", peak, half_peak, np.zeros(len(peak)), exact(1))
-    printed = printed_half_widths(kv)
-    coarsest = printed[np.isfinite(printed)].max(initial=0.0) or math.inf
-    half_block = block_size / 2
-    if is_known(kappa) and np.isfinite(size).all() and half_block * kappa.n < coarsest:
-        # a floor to whole blocks: the pool held half a block more on average
-        half_widths = np.full(len(launches), half_block)
-        y = -(size + half_block + corrections / kappa.n)
-        by_kv = measurement("kv_only", y, half_widths, correction_errors / kappa.n, kappa)
-    else:
-        by_kv = measurement("kv_only", -(kv + corrections), printed, correction_errors, exact(1))
-    return [found for found in (by_peak, by_kv) if found]
+    corrections, errors = corrections_to_pool(launches)
+    zero = np.zeros(len(peak))
+    by_peak = measurement("peak_activation", peak, printed_half_widths(peak), zero, zero, exact(1))
+    pool, half_widths = kv, printed_half_widths(kv)
+    kappa = [kappas.get(launch.kv_cache_dtype, UNKNOWN) for launch in launches]
+    scale, several = exact(1), len(set(map(id, kappa))) > 1
+    by_tokens = [
+        (
+            (size + block / 2) * each.n,
+            math.hypot(block / 2 * each.n, ROOT3 * each.s * size if several else 0.0),
+        )
+        if (size := launch.pool_tokens) is not None and is_known(each)
+        else (math.nan, math.inf)
+        for launch, each in zip(launches, kappa, strict=True)
+        for block in [launch.block_size or 16]
+    ]
+    finer = np.array([half for _, half in by_tokens]) < np.nan_to_num(half_widths, nan=math.inf)
+    if several or finer.all():  # a floor to whole blocks: the pool held half a block more
+        pool, half_widths = (
+            np.where(finer, part, printed)
+            for part, printed in zip(np.array(by_tokens).T, (kv, half_widths), strict=True)
+        )
+        scale = exact(1) if several else kappa[0] / kappa[0].n
+    by_kv = measurement("kv_only", -(pool + corrections), half_widths, errors, moved, scale)
+    return [found for found in (by_kv, by_peak) if found]

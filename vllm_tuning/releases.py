@@ -7,6 +7,8 @@ means to it: ``is not False`` takes an unknown release for a new one.
 import functools
 import re
 
+import numpy as np
+
 from .units import GIB
 
 DEFAULT_FLAGS = {160: (1024, 16384), 70: (1024, 8192), 0: (256, 2048)}  # from so many GiB on
@@ -32,6 +34,16 @@ def _reaches(version: str | None, *first: int) -> bool | None:
 def charges_graph_estimate(version: str | None) -> bool | None:
     """Whether the estimate for CUDA graphs is taken off the KV cache pool."""
     return _reaches(version, 0, 20, 2)
+
+
+def counts_consumed_memory(version: str | None) -> bool | None:
+    """Whether N is all that stays allocated, less the weights; it was what torch does not hold."""
+    return _reaches(version, 0, 28)
+
+
+def has_second_runner(version: str | None) -> bool | None:
+    """Whether the model runner can be V2, which a log names; on CUDA it always is from 0.30 on."""
+    return _reaches(version, 0, 22)
 
 
 def prints_tokens_by_concurrency(version: str | None) -> bool | None:
@@ -62,6 +74,18 @@ def has_larger_context(version: str | None) -> bool | None:
 def has_other_samplers(version: str | None) -> bool | None:
     """Whether the sampler is newer than those that ``budget/estimates.py`` was fitted on."""
     return _reaches(version, 0, 20)
+
+
+def captured_sizes(max_num_seqs):
+    """How many batch sizes CUDA graphs are captured for by default: 1, 2, 4, each 8th up to 256,
+    each 16th up to 512, none above 2*C.
+
+    >>> [int(captured_sizes(seqs)) for seqs in (16, 128, 1024)]
+    [7, 35, 51]
+    """
+    largest = np.minimum(2 * max_num_seqs, 512)
+    few = sum(size <= largest for size in (1, 2, 4))
+    return few + np.minimum(largest, 256) // 8 + np.maximum(0, largest - 256) // 16
 
 
 def default_utilization(version: str | None) -> float:

@@ -10,7 +10,7 @@ import re
 import numpy as np
 from uncertainties import UFloat, ufloat
 
-GIB = 2**30
+MIB, GIB = 2**20, 2**30
 LARGEST_COUNT = 10**15  # tokens or requests; whole numbers stay exact as floats
 _SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)([kmgtKMGT]?)\Z", re.ASCII)
 _SUFFIX = {

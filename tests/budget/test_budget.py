@@ -526,3 +526,11 @@ def test_bad_usage_is_2(args, tmp_path):
 def test_bad_input_is_one_line_and_1(args, named, tmp_path):
     done = run(model("Llama-3.1-8B", tmp_path), *args)
     assert done.exit_code == 1 and named in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_an_eager_launch_has_no_graphs():
+    """Its parts already sum to the 6.00 GiB of a 10 GiB card at 0.6."""
+    data = ROOT / "data/llama-3-8b-2-layers"
+    done = CliRunner().invoke(main, ["budget", str(data), "--launches", str(data), "--json"])
+    graphs = json.loads(done.stdout)["cuda_graphs"]
+    assert (graphs["gib"], graphs["high"], graphs["source"]) == (0, 0, "measured")

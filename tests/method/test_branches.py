@@ -1,16 +1,35 @@
 """The fit against NIST's certified line and against the real vLLM's peaks."""
 
+import math
 import random
 
 import numpy as np
 import pytest
 from conftest import ROOT
+from uncertainties import ufloat
 
-from vllm_tuning.branches import Readings, fit_branches
+from vllm_tuning.branches import fit_branches
+from vllm_tuning.known import Known
 from vllm_tuning.law import peak_activation
 from vllm_tuning.least_squares import least_squares
+from vllm_tuning.readings import Readings
+from vllm_tuning.units import GIB, MIB, UNKNOWN, exact
 
 HIDDEN = 512.0  # 256 hidden x 2 bytes
+
+
+K_UNKNOWN = ufloat(8192, 4730)
+
+
+def fitted(readings, k=K_UNKNOWN, intercepts=math.inf):
+    """The most probable split, by what is known beside the readings: k, and a1 - a2."""
+    return fit_branches(readings, Known(k, exact(0), UNKNOWN, intercepts=intercepts))[0]
+
+
+def error(split, name, sigma):
+    """Standard error of a parameter, from the readings and from what was known before."""
+    gain, known = (part[split.fitted.index(name)] for part in (split.gain, split.known_gain))
+    return math.sqrt(np.sum((gain * sigma) ** 2) + np.sum((known * split.known_errors) ** 2))
 
 
 def readings(grid, which=slice(None)):
@@ -18,7 +37,9 @@ def readings(grid, which=slice(None)):
     return Readings(
         grid["tokens"][which],
         grid["seqs"][which],
+        np.zeros(len(peak)),
         peak,
+        np.full(len(peak), 0.5 / 3**0.5),
         np.full(len(peak), 0.5 / 3**0.5),
         np.ones(len(peak)),
     )
@@ -58,11 +79,10 @@ def test_law_by_hand():
 
 
 def test_all_rows_of_the_real_profile_run(grid):
-    fit = fit_branches(readings(grid))
-    assert fit.model_branch.slope == pytest.approx(10240, rel=1e-6)
-    assert fit.sampler_branch.slope == pytest.approx(769068, rel=1e-6)
-    assert fit.sampler_branch.k == pytest.approx(512, rel=1e-6)
-    assert fit.k_fitted and abs(fit.predicted - grid["peak"]).max() < 1
+    split = fitted(readings(grid))
+    truth = {"k1": 10240, "k2": 769068, "k": 512}
+    assert {name: split.params[name] for name in truth} == pytest.approx(truth, rel=1e-6)
+    assert abs(split.predicted - grid["peak"]).max() < 1
 
 
 def test_any_four_launches_that_identify_the_slopes_predict_the_held_out_rows(grid):
@@ -78,80 +98,70 @@ def test_any_four_launches_that_identify_the_slopes_predict_the_held_out_rows(gr
         if len(set(seqs)) < 2 or len(set(tokens)) < 2:
             continue
         tried += 1
-        fit = fit_branches(readings(grid, four), HIDDEN)
-        predicted = peak_activation(
-            grid["tokens"],
-            grid["seqs"],
-            fit.model_branch.slope,
-            fit.model_branch.intercept,
-            fit.sampler_branch.slope,
-            fit.sampler_branch.intercept,
-            fit.sampler_branch.k,
-        )
+        split = fitted(readings(grid, four), exact(HIDDEN), 13e3)
+        law = {name: split.params[name] for name in ("k1", "a1", "k2", "a2", "k")}
+        predicted = peak_activation(grid["tokens"], grid["seqs"], **law)
         assert predicted == pytest.approx(grid["peak"], rel=1e-3), four
 
 
-def synthetic(pairs, peak, unit=0.01, seed=0):
+def synthetic(pairs, peak, unit=0.01 * GIB):
+    """Readings of a law in bytes, printed to a unit."""
     tokens, seqs = (np.array(column, dtype=float) for column in zip(*pairs, strict=True))
-    y = np.round(peak(tokens, seqs) / unit) * unit
-    return Readings(tokens, seqs, y, np.full(len(y), unit / 2 / 3**0.5), np.full(len(y), unit))
+    y, every = np.round(peak(tokens, seqs) / unit) * unit, np.full(len(tokens), unit)
+    sigma = np.hypot(every / 2 / 3**0.5, 6 * MIB)  # the scatter of real GPUs about the law
+    return Readings(tokens, seqs, np.zeros(len(y)), y, every / 2 / 3**0.5, sigma, every)
 
 
 def test_one_branch_only_is_left_one_branch():
-    fit = fit_branches(
-        synthetic([(1024 * n, 64) for n in range(1, 9)], lambda b, c: 0.1 + 1e-3 * b)
-    )
-    assert not fit.sampler.any() and fit.model_branch.slope == pytest.approx(1e-3, rel=0.02)
+    pairs = [(1024 * n, 64) for n in range(1, 9)]
+    split = fitted(synthetic(pairs, lambda b, c: 0.1 * GIB + 1e6 * b), intercepts=50e6)
+    assert not split.sampler.any() and split.params["k1"] == pytest.approx(1e6, rel=0.02)
 
 
-def test_a_single_launch_off_by_rounding_makes_no_branch():
-    fit = fit_branches(
-        synthetic(
-            [(16384, 128), (32768, 128), (65536, 128), (81920, 128)],
-            lambda b, c: np.array([-11.32, -9.64, -6.24, -4.53]),
-        )
-    )
-    assert not fit.sampler.any()
+def test_launches_off_by_rounding_make_no_branch():
+    pairs = [(16384, 128), (32768, 128), (65536, 128), (81920, 128)]
+    pools = np.array([11.32, 9.64, 6.24, 4.53])
+    assert not fitted(synthetic(pairs, lambda b, c: -pools * GIB), intercepts=50e6).sampler.any()
 
 
 def test_three_hundred_launches_with_both_branches():
     draw = np.random.default_rng(3)
     pairs = list(zip(draw.integers(256, 16384, 300), draw.integers(1, 512, 300), strict=True))
-    fit = fit_branches(
-        synthetic(pairs, lambda b, c: peak_activation(b, c, 1e-4, 0.02, 3e-3, 0.05, 1e-5))
-    )
-    assert fit.model_branch.slope == pytest.approx(1e-4, abs=4 * fit.model_branch.slope_error)
-    assert fit.sampler_branch.slope == pytest.approx(3e-3, abs=4 * fit.sampler_branch.slope_error)
-    assert fit.k_fitted and fit.sampler_branch.k == pytest.approx(1e-5, rel=0.05)
-    assert fit.chi2 < 2 * 300
+    law = {"k1": 1e5, "a1": 20e6, "k2": 3e6, "a2": 50e6, "k": 10e3}
+    seen = synthetic(pairs, lambda b, c: peak_activation(b, c, **law))
+    split = fitted(seen)
+    for name, true in law.items():
+        assert split.params[name] == pytest.approx(true, abs=4 * error(split, name, seen.sigma))
+    assert split.chi2 < 2 * 300
 
 
 def test_both_branches_are_found_over_many_random_laws():
-    """Figures rounded to 0.01: the slope is within its error, nearly always."""
+    """Figures rounded to 0.01 GiB: the slope is within its error, nearly always."""
     draw, inside = np.random.default_rng(11), 0
     for _ in range(200):
-        k1 = draw.uniform(5e-5, 4e-4)
-        k2 = draw.uniform(5 * k1, 30 * k1)  # the sampler's branch holds both launches at 512 tokens
+        k1 = draw.uniform(5e4, 4e5)
+        k2 = draw.uniform(5, 30) * k1  # the sampler's branch holds both launches at 512 tokens
         pairs = [(512, 128), (512, 512), (2048, 16), (16384, 16)]
         law = (k1, 0, k2, 0, 0)
-        found = fit_branches(synthetic(pairs, lambda b, c, law=law: peak_activation(b, c, *law)))
-        model, sampler = found.model_branch, found.sampler_branch
-        inside += (
-            found.both_slopes
-            and abs(model.slope - k1) < 2.5 * model.slope_error
-            and abs(sampler.slope - k2) < 2.5 * sampler.slope_error
+        seen = synthetic(pairs, lambda b, c, law=law: peak_activation(b, c, *law))
+        split = fitted(seen, exact(0), 50e6)
+        inside += split.both_slopes and all(
+            abs(split.params[name] - true) < 2.5 * error(split, name, seen.sigma)
+            for name, true in (("k1", k1), ("k2", k2))
         )
     assert inside >= 190
 
 
 def test_a_launch_where_both_runs_meet_does_not_bend_a_slope():
     """The launch at (256, 8192) is in the model's branch; taken for the sampler's it halves K2."""
-    k1, k2, k, unit = 374e3, 2.87e6, 16384, 0.01 * 2**30
+    law = {"k1": 374e3, "a1": 0, "k2": 2.87e6, "a2": 0, "k": 16384}
     pairs = [(8192, 256), (2048, 1024), (4096, 1024), (4096, 16), (16384, 16)]
-    fit = fit_branches(synthetic(pairs, lambda b, c: peak_activation(b, c, k1, 0, k2, 0, k), unit))
-    assert list(fit.sampler) == [False, True, True, False, False]
-    assert not fit.sampler_branch.slope_known and fit.k_fitted
-    assert fit.sampler_branch.k == pytest.approx(k, rel=0.3)
+    seen = synthetic(pairs, lambda b, c: peak_activation(b, c, **law))
+    split = fitted(seen, intercepts=50e6)
+    assert list(split.sampler) == [False, True, True, False, False]
+    assert split.assumed == "k2"  # both launches of that branch have 1,024 requests
+    assert split.params["k2"] == pytest.approx(2.87e6, abs=2 * error(split, "k2", seen.sigma))
+    assert split.params["k"] == pytest.approx(16384, abs=2 * error(split, "k", seen.sigma))
 
 
 @pytest.mark.parametrize(
@@ -178,13 +188,50 @@ def test_a_launch_where_both_runs_meet_does_not_bend_a_slope():
     ],
 )
 def test_intercepts_far_apart_come_last(k1, k2, pairs, peaks):
-    """Peaks of a law without intercepts and with a k that is not given: no known slope is wrong.
+    """Peaks in GiB of a law without intercepts, and a k that is not given: no slope is wrong.
 
     Another assignment with the branches far apart at 0 explains each of these to the digit, too.
     """
-    tokens, seqs = np.array(pairs, float).T
-    unit = np.full(len(peaks), 0.01)
-    found = fit_branches(Readings(tokens, seqs, np.array(peaks), unit / 2 / 3**0.5, unit))
-    for branch, true in ((found.model_branch, k1), (found.sampler_branch, k2)):
-        if branch and branch.slope_known:
-            assert branch.slope == pytest.approx(true, abs=max(0.02 * true, 3 * branch.slope_error))
+    seen = synthetic(pairs, lambda b, c: np.array(peaks) * GIB)
+    split = fitted(seen, intercepts=50e6)
+    for name, true in (("k1", k1 * GIB), ("k2", k2 * GIB)):
+        if name in split.params:
+            off = max(0.02 * true, 3 * error(split, name, seen.sigma))
+            assert split.params[name] == pytest.approx(true, abs=off)
+
+
+def test_where_two_splits_explain_the_launches_the_shapes_decide():
+    """Five launches of an H200, Llama 70B FP8, as printed (0.14.1), moved to one utilization.
+
+    Either 128/8192 lies in the sampler's branch (K2 3.88 MB) or in the model's (4.92 MB). The
+    sampler of that release takes 38.7 bytes x the vocabulary of 128,256.
+    """
+    pairs = [(8192, 1024), (16384, 1024), (8192, 128), (16384, 128)]
+    pools = np.array([53.15, 53.02, 56.39, 54.80]) * GIB
+    known = Known(
+        exact(16384), exact(0), UNKNOWN, intercepts=50e6, k2=(math.log(38.7 * 128256), 0.15)
+    )
+    best = fit_branches(synthetic(pairs, lambda b, c: -pools), known)[0]
+    assert list(best.sampler) == [True, True, False, False]
+    assert best.params["k1"] == pytest.approx(208e3, rel=0.03)
+    assert best.params["k2"] == pytest.approx(38.5 * 128256, rel=0.03) and best.assumed == "k2"
+
+
+def test_two_launches_each_in_its_own_branch_are_no_line():
+    split = fitted(
+        synthetic([(512, 128), (8192, 16)], lambda b, c: np.array([0.37, 1.12]) * GIB),
+        intercepts=50e6,
+    )
+    assert list(split.sampler) == [True, False] and not {"k1", "k2"} & split.params.keys()
+
+
+def test_a_launch_whose_kernel_takes_another_workspace_is_left_out():
+    """The H200's launch at 32,768 tokens lies 1.75 GiB above the line of the two below it."""
+    pairs = [(8192, 1024), (16384, 1024), (8192, 128), (16384, 128), (32768, 256)]
+    pools = np.array([53.15, 53.02, 56.39, 54.80, 49.86]) * GIB
+    known = Known(
+        exact(16384), exact(0), UNKNOWN, intercepts=50e6, k2=(math.log(38.7 * 128256), 0.15)
+    )
+    best = fit_branches(synthetic(pairs, lambda b, c: -pools), known)[0]
+    assert best.left_out == 4 and best.params["k1"] == pytest.approx(208e3, rel=0.03)
+    assert (-pools - best.predicted)[4] == pytest.approx(1.75 * GIB, abs=0.05 * GIB)

@@ -1,8 +1,6 @@
 """The optimum against exact bytes worked by hand, vLLM's rules, and its own error bars."""
 
 from fractions import Fraction
-from math import sqrt
-from statistics import NormalDist
 
 import numpy as np
 import pytest
@@ -11,17 +9,13 @@ from vllm_tuning.answer import find_optimum, fit_memory_model
 from vllm_tuning.answer.models import model_of
 from vllm_tuning.kv_cache.layout import Shape
 from vllm_tuning.launch import Launch
-from vllm_tuning.pool import CONFIDENCE, one_sided_quantile
+from vllm_tuning.pool import one_sided_quantile
 from vllm_tuning.reading.tables import parse_launches
 from vllm_tuning.report.contract import recommend_json, recommend_yaml
-from vllm_tuning.units import GIB, NORMAL_95, InputError
+from vllm_tuning.units import GIB, InputError
 from vllm_tuning.workload import Workload
 
 K1, K2, K, KAPPA, BLOCK = 147456, 3094568, 8192, 8192, 32
-
-
-def test_quantile_is_the_one_sided_normal_one():
-    assert pytest.approx(NormalDist().inv_cdf(CONFIDENCE), rel=1e-12) == NORMAL_95
 
 
 def exact_optimum(exact_launches, length=1280):
@@ -33,6 +27,7 @@ def exact_optimum(exact_launches, length=1280):
             peak_activation=row["peak_activation_bytes"],
             kv_cache=row["kv_cache_bytes"],
             kv_cache_tokens=row["kv_cache_bytes"] // (BLOCK * KAPPA) * BLOCK,
+            exact=True,
         )
         for row in exact_launches
     ]
@@ -51,8 +46,10 @@ def test_exact_bytes_against_rational_arithmetic(exact_launches):
     assert optimum.max_num_batched_tokens.n == pytest.approx(float(tokens), rel=1e-7)
     best = optimum.recommended
     assert best.max_num_seqs == int(seqs)
-    assert best.max_num_batched_tokens == best.max_num_seqs * K2 // (K1 - K)
-    peak = best.max_num_seqs * K2 + K * best.max_num_batched_tokens
+    needed = (best.max_num_seqs * 40 + 1) * BLOCK * KAPPA  # and the reserved block
+    assert best.max_num_batched_tokens == pytest.approx((a - needed) // K1, abs=3)
+    assert best.max_num_batched_tokens >= best.max_num_seqs * K2 // (K1 - K)
+    peak = best.max_num_batched_tokens * K1  # beyond point C, with what rounding mns down left
     assert best.kv_cache == pytest.approx(a - peak, abs=100)
     assert best.kv_cache_tokens == (a - peak) // (BLOCK * KAPPA) * BLOCK
     blocks = best.kv_cache_tokens // BLOCK
@@ -126,20 +123,22 @@ def test_the_edge_where_the_budget_may_not_fall_below_the_requests():
     """K2 < K1: the branches meet at B < C, so C = B solves A - K1*C = L*kappa*C."""
     a, k1, k2, base = 20.0, 400e3, 150e3, 0.5e9
     columns = (
-        "max_num_seqs,max_num_batched_tokens,peak_activation_gib,kv_cache_gib,kv_cache_tokens\n"
+        "max_num_seqs,max_num_batched_tokens,peak_activation_gib,kv_cache_gib,kv_cache_tokens,"
+        "warnings\n"
     )
     rows = []
-    for seqs, tokens in ((16, 4096), (16, 16384), (256, 1024), (1024, 1024)):
+    flags = (16, 4096), (16, 8192), (16, 16384), (256, 1024), (512, 1024), (1024, 1024)
+    for seqs, tokens in flags:
         peak = max(k1 * tokens, base + k2 * seqs)
         rows.append(
             f"{seqs},{tokens},{peak / GIB!r},{a - peak / GIB!r},"
-            f"{int((a * GIB - peak) / 4096) // 16 * 16}"
+            f"{int((a * GIB - peak) / 4096) // 16 * 16},exact_figures"
         )
     model = fit_memory_model(parse_launches(columns + "\n".join(rows)), Shape(0, 4096))
     optimum = find_optimum(model, Workload(8, 8))
     best = optimum.recommended
     assert optimum.max_num_batched_tokens.n < optimum.max_num_seqs.n
-    assert best.max_num_batched_tokens == best.max_num_seqs
+    assert best.max_num_batched_tokens == pytest.approx(best.max_num_seqs, abs=5)
     assert "mnbt_at_least_mns" in names(optimum)
     assert best.max_num_seqs == pytest.approx(a * GIB / (k1 + 16 * 4096), rel=0.001)
 
@@ -148,20 +147,24 @@ def test_the_edge_where_the_budget_may_not_fall_below_the_requests():
 def test_intercepts_move_the_recommended_budget_as_the_balance_says(a1, a2):
     """K1*B + a1 = K2*C + k*B + a2 solved for B at the recommended C, with a1 and a2 apart."""
     k1, k2, k, kappa, a = 150e3, 3.1e6, 8192, 131072, 56 * GIB
-    rows = ["max_num_seqs,max_num_batched_tokens,peak_activation_gib,kv_cache_gib,kv_cache_tokens"]
-    for seqs, tokens in FOUR:
+    rows = [
+        "max_num_seqs,max_num_batched_tokens,peak_activation_gib,kv_cache_gib,kv_cache_tokens,"
+        "warnings"
+    ]
+    for seqs, tokens in (*FOUR, (256, 512), (16, 8192)):  # enough to show it
         peak = max(a1 + k1 * tokens, a2 + k2 * seqs + k * tokens)
         rows.append(
             f"{seqs},{tokens},{peak / GIB!r},{(a - peak) / GIB!r},"
-            f"{int((a - peak) / kappa) // 16 * 16}"
+            f"{int((a - peak) / kappa) // 16 * 16},exact_figures"
         )
     optimum = find_optimum(
         fit_memory_model(parse_launches("\n".join(rows)), Shape(k, kappa)), Workload(1024, 256)
     )
     best = optimum.recommended
-    assert best.max_num_batched_tokens == pytest.approx(
-        (k2 * best.max_num_seqs + a2 - a1) / (k1 - k), abs=2
-    )
+    free = (k2 * best.max_num_seqs + a2 - a1) / (k1 - k)
+    needed = (best.max_num_seqs * 80 + 1) * 16 * kappa
+    slack = (a - needed - a1) / k1  # what rounding mns down left goes to the budget
+    assert best.max_num_batched_tokens == pytest.approx(max(free, slack), abs=3)
     assert 0 <= optimum.max_num_seqs.n - best.max_num_seqs < 1.5
 
 
@@ -180,9 +183,9 @@ def test_student_t_where_residuals_set_the_error():
     pairs = [*FOUR, (256, 512), (16, 8192)]
     noisy = law(pairs, 20, 150e3, 3e6, seed=4)
     assert noisy.chi2 > noisy.dof == 2
-    student = 0.9 * sqrt(2 / 0.19)  # the quantile for two degrees of freedom, in closed form
-    assert one_sided_quantile(noisy) == pytest.approx(student)
-    assert one_sided_quantile(law(FOUR, 20, 150e3, 3e6)) == NORMAL_95
+    # of a table: 4 degrees of freedom, 2 of them those of the law on other servers; normal
+    assert one_sided_quantile(noisy) == pytest.approx(2.132, abs=5e-4)
+    assert one_sided_quantile(law(FOUR, 20, 150e3, 3e6)) == pytest.approx(1.645, abs=5e-4)
 
 
 def names(optimum):
@@ -258,14 +261,6 @@ def test_without_a_config_the_answer_still_fits_whatever_the_hidden_size():
             blocks = (a * GIB - peak) // (16 * 131072)
             held += blocks - 1 >= best.max_num_seqs * -(-work.length // 16)
     assert tried > 150 and held >= 0.95 * tried
-
-
-def test_the_confidence_names_the_assumption_it_rests_on():
-    assumed = find_optimum(law(FOUR, 20, 150e3, 3e6), Workload(512, 512))
-    assert assumed.proviso == "95 % confidence, for k up to 16 KiB"
-    assert (
-        find_optimum(model_of(["llama-3-8b-2-layers"]), Workload(8, 8)).proviso == "95 % confidence"
-    )
 
 
 @pytest.mark.parametrize("lengths", [(0, 8), (8, 0), (-1, 8)])

@@ -97,11 +97,12 @@ def test_a_request_of_twice_the_length_by_hand(exact_launches):
     assert "2,560 tokens (2,048 input + 512 output)" in shown
     seqs, tokens = map(int, re.search(r"seqs (\d+) --max-num-batched-tokens (\d+)", shown).groups())
     assert most - 1 <= seqs <= most
-    assert tokens == pytest.approx(budget(seqs), rel=1e-3)
+    assert budget(seqs) <= tokens < 1.01 * budget(seqs)  # what rounding mns down left
+    assert (left_over - K1 * tokens) // (BLOCK * KAPPA) - 1 >= 80 * seqs
 
 
 @pytest.mark.parametrize("pool", [False, True])
-def test_point_c_of_each_frame_lies_on_the_model_run_by_hand(pool, exact_launches):
+def test_the_point_of_each_frame_lies_on_the_peak_by_hand(pool, exact_launches):
     first, model = exact_launches[0], MODEL
     left_over = first["kv_cache_bytes"] + first["peak_activation_bytes"]
     if pool:
@@ -120,7 +121,8 @@ def test_point_c_of_each_frame_lies_on_the_model_run_by_hand(pool, exact_launche
     assert stars.pop("given-length") == pytest.approx(stars["frame-16"])
     for i, optimum in enumerate(optima):
         best, ((seqs, height),) = optimum.recommended, stars.pop(f"frame-{i}")
-        peak = K1 * best.max_num_batched_tokens
+        tokens = best.max_num_batched_tokens
+        peak = max(K1 * tokens, K2 * seqs + K * tokens)
         assert seqs == best.max_num_seqs
         assert height == pytest.approx((left_over - peak if pool else peak) / GIB, abs=0.005)
     assert not stars and ax.get_xlim()[1] > optima[0].recommended.max_num_seqs

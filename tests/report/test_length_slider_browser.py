@@ -6,6 +6,7 @@ import re
 import pytest
 
 from vllm_tuning import Workload, find_optimum, model_of
+from vllm_tuning.law import peak_activation
 from vllm_tuning.report.page import write_report
 
 NAME, GIVEN = "llama-3-8b-2-layers", Workload(700, 300)
@@ -57,7 +58,11 @@ def shown(page):
     assert seen["flags"] == [best.flags]
     assert f"{best.kv_cache_tokens:,} ± {best.kv_cache_tokens_stderr:,.0f} tokens" in seen["text"]
     star, hollow = seen["stars"]  # from the origin of the axes, which is 0 requests and 0 GiB
-    peaks = [MODEL.a1.n + MODEL.k1.n * each.max_num_batched_tokens for each in (best, given)]
+    law = {name: getattr(MODEL, name).n for name in ("k1", "a1", "k2", "a2", "k")}
+    peaks = [
+        peak_activation(each.max_num_batched_tokens, each.max_num_seqs, **law)
+        for each in (best, given)
+    ]
     assert star[0] / hollow[0] == pytest.approx(best.max_num_seqs / given.max_num_seqs, rel=1e-4)
     assert star[1] / hollow[1] == pytest.approx(peaks[0] / peaks[1], rel=1e-3)
     return work, best.flags

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 
+from ..budget import expected_slopes
 from ..diagnosis import (
     ABOUT_THE_ANSWER,
     NextLaunch,
@@ -15,16 +16,28 @@ from ..diagnosis import (
     no_recommendation,
     not_used,
     notices,
+    of_one_kind,
     refuse_falling_peaks,
     tokens_alone,
 )
+from ..known import LLAMA_3_8B, Known, Slopes, known_beside
 from ..kv_cache import Shape, cost_of_request, is_hybrid
-from ..launch import Launch, first_known
-from ..memory_model import MemoryModel, fit_routes, most_certain, usable
+from ..launch import Launch
+from ..memory_model import MemoryModel, fit_routes, most_certain, usable, usual
 from ..optimum import Optimum, longest_request, solve
 from ..readings import kv_per_token
-from ..units import UNKNOWN
+from ..units import UNKNOWN, InputError
 from ..workload import Workload
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The server that an answer is for, where it is not that of most launches; bytes of one GPU."""
+
+    gpu_memory_utilization: float | None = None
+    total_memory: float | None = None
+    kv_cache_dtype: str | None = None
+    block_size: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,42 +57,97 @@ class Answer(Optimum):
     notices: tuple[Notice, ...] = ()
 
 
-def fit_memory_model(launches: list[Launch], shape: Shape | None = None) -> Fit:
+def fit_memory_model(
+    launches: list[Launch], shape: Shape | None = None, asked: Asked | None = None
+) -> Fit:
     """Fit the memory model to any number of launches.
 
-    shape: what config.json says of the model (k, kappa), used where the launches alone do not.
-    Raises InputError where launches contradict each other; what they do not identify is NaN, with
-    the reason and the next launch that would.
+    shape: what config.json says of the model, used where the launches do not contradict it; asked:
+    the server that the answer is for. Raises InputError where launches contradict each other; what
+    they do not identify is NaN, with the reason and the next launch that would.
     """
+    asked = asked or Asked()
+    if asked.total_memory:
+        launches = [
+            replace(launch, total_memory=launch.total_memory or asked.total_memory)
+            for launch in launches
+        ]
     used, others = usable(launches)
-    warnings = not_used(others)
+    used, warnings = of_one_kind(used)
+    warnings = [*not_used(others), *warnings]
     if not used:
         return _diagnosed(MemoryModel(), warnings)
+    utilization, dtype, block_size = (
+        getattr(asked, name) or usual(used, name)
+        for name in ("gpu_memory_utilization", "kv_cache_dtype", "block_size")
+    )
     hybrid = is_hybrid(used, shape)
-    warnings += [*check_launches(used, hybrid), *notices(used, ABOUT_THE_ANSWER)]
+    warnings += [
+        *check_launches(used, hybrid, asked.gpu_memory_utilization),
+        *notices(used, ABOUT_THE_ANSWER),
+    ]
+    by_dtype: dict[str | None, list[Launch]] = {}
+    for launch in used:
+        by_dtype.setdefault(launch.kv_cache_dtype, []).append(launch)
     known = shape.kv_bytes_per_token if shape else None
-    kappa = UNKNOWN if hybrid else kv_per_token(used, known)
-    if known and not hybrid and kappa.n != known:
+    kappas = {
+        each: UNKNOWN if hybrid else kv_per_token(group, known if each in (None, dtype) else None)
+        for each, group in by_dtype.items()
+    }
+    if known and not hybrid and kappas.get(dtype, kappas.get(None, UNKNOWN)).n != known:
         warnings.append(
             Notice(
                 "config_disagrees",
                 f"config.json gives {known:,.0f} bytes of KV cache a token, the launches "
-                f"{kappa.n:,.0f}: the launches are used.",
+                f"{kappas.get(dtype, UNKNOWN).n:,.0f}: another model's, and nothing of it is used.",
             )
         )
-    block_size = first_known(used, "block_size", 16)
-    hidden = shape.hidden_state_bytes if shape else None
-    models = fit_routes(used, kappa, block_size, hidden)
+        shape = None
+    if dtype not in kappas and None not in kappas:
+        raise InputError(
+            f"no launch has kv_cache_dtype {dtype}; those here: {', '.join(map(str, kappas))}"
+        )
+    slopes = _slopes(used, shape)
+    models = fit_routes(
+        used,
+        kappas,
+        _known(used, shape, slopes),
+        slopes=slopes,
+        gpu_memory_utilization=utilization,
+        kv_cache_dtype=dtype,
+        block_size=block_size or 16,
+        kv_per_token=kappas.get(dtype, kappas.get(None, UNKNOWN)),
+    )
     if not models:
         return _diagnosed(MemoryModel(), warnings, tokens_alone(hybrid))
     for model in models:
         refuse_falling_peaks(model)
     model = most_certain(models)
     if hybrid:
-        cost, disagreement = cost_of_request(used, shape, block_size)
+        cost, disagreement = cost_of_request(used, shape, block_size or 16)
         warnings += [disagreement] if disagreement else []
         model = replace(model, hybrid=True, request_cost=cost)
     return _diagnosed(model, warnings)
+
+
+def _slopes(used: list[Launch], shape: Shape | None) -> Slopes:
+    """K1, K2 and k to expect: by config.json, else those of a Llama 3 8B."""
+    config = shape.config if shape else None
+    if config is None or config.optional("vocab_size") is None:
+        return LLAMA_3_8B
+    most = max(launch.max_num_seqs or 1 for launch in used)
+    return expected_slopes(config, used[0].vllm_version, most)
+
+
+def _known(used: list[Launch], shape: Shape | None, slopes: Slopes) -> Known:
+    """What is known beside the launches, by their records and by config.json."""
+    if shape is None:
+        return known_beside(used)
+    hidden, config = shape.hidden_state_bytes, shape.config
+    if config is None or slopes is LLAMA_3_8B:
+        return known_beside(used, hidden)
+    most = slopes.k + config.multimodal * hidden
+    return known_beside(used, hidden, most, config.count("vocab_size"), slopes)
 
 
 def _diagnosed(model: MemoryModel, warnings: list[Notice], reason: str | None = None) -> Fit:

@@ -5,35 +5,32 @@ from pathlib import Path
 
 from ..kv_cache import read_shape
 from ..launch import first_known
+from ..memory_model import usual
 from ..reading import is_log, locate, read_source
-from .answer import Fit, fit_memory_model
+from .answer import Asked, Fit, fit_memory_model
 
 
-def model_of(sources, config=None) -> Fit:
+def model_of(sources, config=None, asked: Asked | None = None) -> Fit:
     """Read launches (launches.csv or logs, all one fit) and config.json, and fit them.
 
     config: a config.json; by default the one beside the first source or its folder ``logs``, if
-    there is one.
+    there is one. asked: the server that the answer is for.
     """
+    asked = asked or Asked()
     each = {os.path.realpath(source): source for source in sources}  # a file named twice is one
     launches = [launch for source in each.values() for launch in read_source(source)]
     config = config or config_beside(sources[0])
     if config is None:
-        return fit_memory_model(launches)
+        return fit_memory_model(launches, asked=asked)
 
     shape = read_shape(
         config,
-        *(
-            first_known(launches, name, default)
-            for name, default in (
-                ("tensor_parallel_size", 1),
-                ("pipeline_parallel_size", 1),
-                ("kv_cache_dtype", None),
-                ("block_size", 16),
-            )
-        ),
+        first_known(launches, "tensor_parallel_size", 1),
+        first_known(launches, "pipeline_parallel_size", 1),
+        asked.kv_cache_dtype or usual(launches, "kv_cache_dtype"),
+        asked.block_size or usual(launches, "block_size") or 16,
     )
-    return fit_memory_model(launches, shape)
+    return fit_memory_model(launches, shape, asked)
 
 
 def config_beside(source) -> Path | None:

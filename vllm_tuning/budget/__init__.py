@@ -2,7 +2,7 @@
 
 from .admission import RunningRequest
 from .capacity import RISK, Capacity, capacity, launch_to_measure
-from .estimates import Server, chosen_experts, profile_slopes
+from .estimates import Server, chosen_experts, expected_slopes, profile_slopes
 from .gpus import GPUS, Gpu, gpu_named
 from .memory_budget import equivalent_utilization, filled, tokens_per_percent
 from .parameters import layer_parameters, one_table
@@ -18,6 +18,7 @@ __all__ = [
     "capacity",
     "chosen_experts",
     "equivalent_utilization",
+    "expected_slopes",
     "filled",
     "gpu_named",
     "launch_to_measure",

@@ -9,6 +9,7 @@ of what the launches of the fit say.
 import math
 from dataclasses import dataclass
 
+from ..known import Slopes
 from ..kv_cache import ModelConfig
 from ..law import hidden_state_bytes, peak_activation
 from ..releases import (
@@ -114,6 +115,23 @@ def profile_slopes(config: ModelConfig, server: Server) -> tuple[float, float, f
         sampler_bytes(server) * vocabulary,
         hidden_state_bytes(hidden, config.element_bytes) + kept,
     )
+
+
+def expected_slopes(config: ModelConfig, vllm_version: str | None, seqs: int = 1024) -> Slopes:
+    """K1, K2, K2 of few requests and k by the shapes; K2 for a launch of so many requests."""
+
+    def at(requests: int) -> tuple[float, float, float]:
+        server = Server(
+            total_memory=0,
+            gpu_memory_utilization=1,
+            max_num_seqs=requests,
+            max_num_batched_tokens=1,
+            vllm_version=vllm_version,
+        )
+        return profile_slopes(config, server)
+
+    k1, k2, k = at(seqs)
+    return Slopes(k1, k2, at(1)[1], k)
 
 
 def activation(config: ModelConfig, server: Server) -> Part:

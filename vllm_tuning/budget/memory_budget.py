@@ -62,7 +62,8 @@ def memory_budget(config: ModelConfig, server: Server, launch: Launch | None = N
     """The budget of a server: measured where the launch prints a part, else given or estimated."""
     measured, graphs = launch or Launch(), cuda_graphs(server)
     charge: float | None = measured.graph_charge  # 0 too where the log lacks it
-    if launch is None or (not charge and graphs.value and measured.cuda_graph_charged is not False):
+    none_taken = measured.cuda_graph == 0 or measured.cuda_graph_charged is False
+    if launch is None or (not charge and graphs.value and not none_taken):
         charge = None
     parts = (
         _known("weights", measured.model_weights, server.weights) or weights(config, server),

@@ -4,6 +4,8 @@ import click
 
 from ..units import InputError
 from .options import (
+    AtFlags,
+    asked_options,
     complain,
     config_option,
     dump,
@@ -47,16 +49,22 @@ def read(logs, output, as_json):
 
 @click.command()
 @launches_argument
+@click.option("--at", multiple=True, type=AtFlags(), help="Also the pool to expect there.")
 @config_option
+@asked_options
 @json_option
-def fit(launches, config, as_json):
-    """The memory model of the launches: K1, a1, K2, a2, k with standard errors."""
-    from ..answer import model_of
+def fit(launches, at, config, as_json, **asked):
+    """The memory model of the launches: K1, a1, K2, a2, k, s with standard errors."""
+    from ..answer import Asked, model_of
+    from ..pool import expected_at
     from ..reading import sources_of
     from ..report import fit_json, fit_summary
 
-    model = model_of(sources_of(launches), config)
-    echo(dump(fit_json(model)) if as_json else fit_summary(model).as_text(click.style))
+    model = model_of(sources_of(launches), config, Asked(**asked))
+    pools = [expected_at(model, *flags) for flags in at]
+    echo(
+        dump(fit_json(model, pools)) if as_json else fit_summary(model, pools).as_text(click.style)
+    )
 
 
 @click.command()
@@ -71,18 +79,20 @@ def fit(launches, config, as_json):
     help="Write a few launches around the answer for vllm bench sweep serve --serve-params.",
 )
 @no_chunked_prefill_option
-def recommend(launches, input_len, output_len, config, as_json, as_yaml, sweep, chunked_prefill):
+@asked_options
+def recommend(
+    launches, input_len, output_len, config, as_json, as_yaml, sweep, chunked_prefill, **asked
+):
     """The flags for requests of a given length, with the pool to expect."""
-    from ..answer import find_optimum, model_of
+    from ..answer import Asked, find_optimum, model_of
     from ..reading import sources_of
     from ..report import answer_summary, recommend_json, recommend_yaml
     from ..workload import Workload
 
     if as_json and as_yaml:
         raise click.UsageError("--json and --yaml exclude each other")
-    optimum = find_optimum(
-        model_of(sources_of(launches), config), Workload(input_len, output_len), chunked_prefill
-    )
+    model = model_of(sources_of(launches), config, Asked(**asked))
+    optimum = find_optimum(model, Workload(input_len, output_len), chunked_prefill)
     if as_yaml:
         echo(recommend_yaml(optimum), nl=False)
     else:

@@ -79,6 +79,20 @@ class Number(click.FloatRange):
         )
 
 
+class AtFlags(click.ParamType):
+    """MNS/MNBT, such as 256/8192 or 128/8K."""
+
+    name = "MNS/MNBT"
+
+    def convert(self, value, param, ctx):
+        if isinstance(value, tuple):
+            return value
+        seqs, slash, tokens = value.partition("/")
+        if not slash:
+            self.fail(f"{value!r} is not MNS/MNBT, such as 256/8192", param, ctx)
+        return tuple(Size().convert(part, param, ctx) for part in (seqs, tokens))
+
+
 launches_argument = click.argument("launches", nargs=-1, required=True)
 
 config_option = click.option(
@@ -96,6 +110,32 @@ no_chunked_prefill_option = click.option(
     flag_value=False,
     help="The server runs without it: mnbt >= max_model_len.",
 )
+
+
+def asked_options(command):
+    """Which server the answer is for, where it is not that of most launches."""
+    for option in (
+        click.option(
+            "--block-size", type=click.IntRange(1, 4096), metavar="N", help="Tokens of a KV block."
+        ),
+        click.option("--kv-cache-dtype", metavar="D", help="One of those of the launches."),
+        click.option(
+            "--gpu-memory",
+            "total_memory",
+            type=Gib(),
+            help="Memory of one GPU as vLLM prints it, where the launches do not give it.",
+        ),
+        click.option(
+            "--utilization",
+            "gpu_memory_utilization",
+            type=Number(0, 1, min_open=True),
+            metavar="U",
+            help="gpu_memory_utilization of the answer. Default: that of most launches.",
+        ),
+    ):
+        command = option(command)
+    return command
+
 
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
 

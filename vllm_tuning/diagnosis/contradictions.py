@@ -11,8 +11,8 @@ import numpy as np
 
 from ..launch import Launch, column, short_places
 from ..memory_model import MemoryModel
-from ..readings import kv_per_token_intervals, odd_ones
-from ..units import GIB, InputError, printed_half_widths
+from ..readings import consumed, kv_per_token_intervals, odd_ones
+from ..units import GIB, InputError, is_known, printed_half_widths
 from .explanations import Notice
 
 _EXACT = {
@@ -20,9 +20,7 @@ _EXACT = {
     "model": "fit one model at a time",
     "tensor_parallel_size": "fit one split at a time",
     "pipeline_parallel_size": "fit one split at a time",
-    "gpu_memory_utilization": "launch all with one utilization",
-    "kv_cache_dtype": "launch all with one KV cache dtype",
-    "block_size": "launch all with one block size",
+    "model_runner": "fit one runner at a time",
 }
 _PRINTED = {
     "total_memory": "fit one GPU at a time",
@@ -30,11 +28,14 @@ _PRINTED = {
 }
 
 
-def check_launches(launches: list[Launch], hybrid: bool = False) -> list[Notice]:
+def check_launches(
+    launches: list[Launch], hybrid: bool = False, utilization: float | None = None
+) -> list[Notice]:
     """Everything in section "what makes an answer valid" that the launches alone can show.
 
-    hybrid: KV / KVS is no one number, since layers of several kinds share the pool. Raises
-    InputError naming file, line, column, the value and what the others say.
+    hybrid: KV / KVS is no one number, since layers of several kinds share the pool; utilization:
+    that of the answer, where it was asked for. Raises InputError naming file, line, column, the
+    value and what the others say.
     """
     if not launches:
         raise InputError("no launches; give at least one row")
@@ -59,9 +60,55 @@ def check_launches(launches: list[Launch], hybrid: bool = False) -> list[Notice]
                 f"{launch.where}: {name}_gib is {value / GIB:g}, but the others say "
                 f"{usual / GIB:g}; {remedy}"
             )
+    _check_utilizations(launches, utilization)
     if not hybrid:
-        _check_kv_per_token(launches)
+        for dtype in {launch.kv_cache_dtype for launch in launches}:
+            _check_kv_per_token([each for each in launches if each.kv_cache_dtype == dtype])
     return [*_non_torch(launches), *_balance(launches), *_single_rows(launches)]
+
+
+def of_one_kind(launches: list[Launch]) -> tuple[list[Launch], list[Notice]]:
+    """The launches of one kind of start: warm ones where there are any, since those last.
+
+    A cold start, in which the compiler ran, says how small the pool can be, not how it depends on
+    the flags.
+    """
+    cold = [launch for launch in launches if launch.cold_start]
+    if not cold:
+        return launches, []
+    flags = ", ".join(dict.fromkeys(f"{a.max_num_seqs}/{a.max_num_batched_tokens}" for a in cold))
+    again = f"Start these flags (mns/mnbt) once more and keep the second log: {flags}."
+    warm = [launch for launch in launches if launch.cold_start is False]
+    if warm:
+        return [launch for launch in launches if not launch.cold_start], [
+            Notice(
+                "cold_starts_left_out",
+                f"{len(cold)} of {len(launches)} launches were cold starts, in which the compiler "
+                f"ran: they are another kind of start and not used. {again}",
+            )
+        ]
+    return launches, [
+        Notice(
+            "cold_start",
+            "The compiler ran inside the profile of these launches (cold starts), and its peak "
+            "hides that of the model: the answer holds for a first start, and a second one has a "
+            f"larger pool. {again}",
+        )
+    ]
+
+
+def _check_utilizations(launches: list[Launch], asked: float | None) -> None:
+    """Launches of several utilizations need the total memory, or three of them to give it."""
+    known = {each for launch in launches if (each := launch.gpu_memory_utilization)}
+    if any(launch.total_memory for launch in launches) or len(known | {asked or 0} - {0}) < 2:
+        return
+    if len(known) < 3:
+        raise InputError(
+            f"{launches[0].where}: the utilizations are "
+            f"{', '.join(map(str, sorted(known | {asked or 0} - {0})))}, and no launch gives "
+            "total_memory_gib: give the memory of one GPU by --gpu-memory, or launches at three "
+            "utilizations"
+        )
 
 
 def _own_name(model: str) -> str:
@@ -99,6 +146,8 @@ def _check_kv_per_token(launches: list[Launch]) -> None:
 
 
 def _non_torch(launches: list[Launch]):
+    if any(map(consumed, launches)):
+        return  # N holds what the flags themselves keep
     for launch, value, usual in odd_ones(launches, "non_torch"):
         yield Notice(
             "non_torch_differs",
@@ -165,8 +214,10 @@ def refuse_falling_peaks(model: MemoryModel) -> None:
     readings = model.readings
     assert readings is not None  # of a fit there are some
     launches = [fitted.launch for fitted in model.launches]
-    residuals = np.abs([fitted.residual for fitted in model.launches])
-    allowed = max(3 * model.unit, 0.05 * np.ptp(readings.y))
+    residuals = np.abs([0.0 if f.left_out else f.residual for f in model.launches])
+    total = model.total_memory.n if is_known(model.total_memory) else 0.0
+    peaks = readings.y + total * readings.moved  # at one utilization
+    allowed = max(3 * model.unit, 0.05 * np.ptp(peaks))
     if len(residuals) >= 10:
         allowed = max(allowed, 10 * np.median(residuals))  # noise of many launches is no fall
     if np.max(residuals) <= allowed / 2:
@@ -177,7 +228,7 @@ def refuse_falling_peaks(model: MemoryModel) -> None:
         before = order[:place]
         more = (requests[before] < requests[last]) | (tokens[before] < tokens[last])
         rises = (requests[before] <= requests[last]) & more
-        higher = before[rises & (readings.y[before] > readings.y[last] + allowed)]
+        higher = before[rises & (peaks[before] > peaks[last] + allowed)]
         if len(higher):
             low, high = launches[higher[0]], launches[last]
             raise InputError(

@@ -1,16 +1,12 @@
 """What the launches do not identify: the reason, and the next launch that would."""
 
-from dataclasses import dataclass
-
-from ..launch import Launch, serve_flags
+from ..launch import Launch
 from ..memory_model import MemoryModel
 from ..optimum import Optimum
 from ..units import is_known
 from .explanations import Notice
 
 _AXIS = {"k1": "max_num_batched_tokens", "k2": "max_num_seqs"}
-GROUP_1 = "group 1: the sampler run, which tells K2"
-GROUP_2 = "group 2: the model run, which tells K1"
 NOTHING_USED = (
     "no launch can be used: each needs max_num_seqs, max_num_batched_tokens and one of "
     "peak_activation_gib, kv_cache_gib, kv_cache_tokens"
@@ -28,19 +24,6 @@ _NO_ESTIMATE = {
     "k2_rounding": "K2 is not known: the peaks differ by no more than their rounding",
     "hybrid": "layers of several kinds share the pool: KV/KVS is not the cost of a token",
 }
-
-
-@dataclass(frozen=True)
-class NextLaunch:
-    """A launch that would tell what is not known yet."""
-
-    max_num_seqs: int
-    max_num_batched_tokens: int
-    why: str
-
-    @property
-    def flags(self) -> str:
-        return serve_flags(self.max_num_seqs, self.max_num_batched_tokens)
 
 
 def missing_reasons(model: MemoryModel) -> dict[str, str]:
@@ -90,41 +73,6 @@ def _missing_slope(model: MemoryModel, slope: str) -> str:
         f"the {branch}'s branch holds launches at one {axis} only "
         f"({', '.join(f'{value:,}' for value in sorted(values))})"
     )
-
-
-def next_launches(model: MemoryModel, tried=()) -> list[NextLaunch]:
-    """The launches that would identify what is missing: group 1 moves C, group 2 moves B.
-
-    tried: (mns, mnbt) that were launched to no avail, such as those that failed.
-    """
-    seen = {*tried} | {f.flags for f in model.launches}
-    group_1 = [f.flags for f in model.launches if f.branch == "sampler"]
-    group_2 = [f.flags for f in model.launches if f.branch == "model"]
-    wanted: list[NextLaunch] = []
-    if not is_known(model.k2):
-        budget = min((tokens for _, tokens in group_1), default=1024)
-        requests = [min(seqs or 1, budget) for seqs, _ in group_1]
-        if not requests:
-            pairs = [(256, budget), (1024, budget)]
-        else:
-            low, high = min(requests), max(requests)
-            steps = [low // 2] * (low >= 256) + [4 * high, 2 * high, 8 * high]
-            pairs = [pair for step in steps if (pair := (step, max(budget, step))) not in seen][:1]
-        wanted += [NextLaunch(*pair, GROUP_1) for pair in pairs]
-    if not is_known(model.k1):
-        sure = [(seqs, tokens) for seqs, tokens in group_2 if 64 * (seqs or 1) <= tokens]
-        few = min([16, *(seqs or 16 for seqs, _ in sure)])
-        budgets = [4096, 16384]
-        if sure:
-            high = max(tokens for _, tokens in sure)
-            budgets = [4 * high, high // 4] if high <= 8192 else [high // 4, 2 * high]
-            budgets = [budget for budget in budgets if (few, budget) not in seen][:1]
-        wanted += [NextLaunch(few, budget, GROUP_2) for budget in budgets]
-    return [
-        launch
-        for launch in wanted
-        if (launch.max_num_seqs, launch.max_num_batched_tokens) not in seen
-    ]
 
 
 def tokens_alone(hybrid: bool) -> str:

@@ -2,10 +2,14 @@
 
 from collections.abc import Iterator
 
+from ..branches import SIGNIFICANT
+from ..known import EQUAL_INTERCEPTS
 from ..launch import KNOBS
 from ..memory_model import FittedLaunch, MemoryModel
 from ..optimum import Optimum, Recommended, longest_request
-from ..units import GIB
+from ..readings import granule
+from ..releases import samples_by_triton
+from ..units import GIB, MIB, is_known
 from ..workload import Workload
 from .explanations import Notice
 
@@ -26,24 +30,87 @@ def about_the_answer(optimum: Optimum) -> list[Notice]:
 
 
 def _assumed(model: MemoryModel) -> Iterator[Notice]:
-    if model.k_source == "assumed 0" and any(f.branch == "sampler" for f in model.launches):
+    launches = [fitted.launch for fitted in model.launches]
+    sampler = [fitted for fitted in model.launches if fitted.branch == "sampler"]
+    if model.k_source == "assumed" and sampler:
         yield Notice(
             "hidden_states_unknown",
-            "k, the hidden states kept while the sampler runs, is taken as 0 in the fit: the "
-            "launches do not tell it. The recommendation keeps room for up to 16 KiB a token. "
+            f"k, the hidden states kept while the sampler runs, is taken as {model.k.n:,.0f} +- "
+            f"{model.k.s:,.0f} bytes a token, which is in the errors: the launches do not tell it. "
             "Give --config config.json (hidden size x bytes).",
         )
-    if not any(fitted.launch.block_size for fitted in model.launches):
+    if model.s_source == "assumed" and model.s.s:
+        yield Notice(
+            "memory_per_request_unknown",
+            f"What the model runner keeps of a request is taken as {model.s.n / MIB:.2f} +- "
+            f"{model.s.s / MIB:.2f} MiB, which is in the errors: the runner (V1 or V2) or the "
+            "vocabulary is not on record. Give the logs, and --config config.json.",
+        )
+    if model.graph.s:
+        yield Notice(
+            "cuda_graphs_unknown",
+            f"The estimate for CUDA graphs is not on record; up to {2 * model.graph.s / MIB:.0f} "
+            "MiB for each size captured are in the errors. Give the logs or the column "
+            "cuda_graph_estimated_gib (cuda_graph_gib 0 for an eager server).",
+        )
+    if not any(launch.block_size for launch in launches):
         yield Notice(
             "block_size_assumed",
             "No launch gives block_size: 16 tokens is taken, vLLM's default. With larger blocks a "
             "request takes more, and the answer can be too high.",
         )
+    if model.assumed:
+        yield Notice(
+            "intercepts_assumed_equal",
+            f"{model.assumed.upper()} rests on a1 = a2, within {EQUAL_INTERCEPTS} steps of memory: "
+            "its branch does not move along its axis in these launches.",
+        )
+    if is_known(model.k1) and is_known(model.k2):
+        if model.dof <= 0:
+            yield Notice(
+                "no_spare_launch",
+                "As many parameters as launches: nothing checks the law, and the errors are those "
+                "of the law on other servers. A fifth launch, near the recommended flags, does.",
+            )
+        step = max(granule(launch) for launch in launches)
+        apart = model.pool_at_zero_tokens - model.pool_at_zero_requests
+        if abs(apart.n) > max(SIGNIFICANT * apart.s, 1.5 * EQUAL_INTERCEPTS * step):
+            yield Notice(
+                "intercepts_differ",
+                f"a2 - a1 is {apart.n / GIB:+.2f} GiB, where both runs start from about the same "
+                "memory: a cold start, another process during a launch, or a kernel that takes "
+                "another workspace at larger flags.",
+            )
+    if model.others:
+        yield Notice(
+            "branches_uncertain",
+            f"{1 + len(model.others)} ways to split the launches into the two branches explain "
+            "them about as well; the errors cover all. --config config.json, or a launch far in "
+            "each branch, decides.",
+        )
+    few = [f for f in sampler if (f.flags[0] or 128) < 128 and f.launch.vllm_version]
+    if any(samples_by_triton(fitted.launch.vllm_version) is False for fitted in few):
+        yield Notice(
+            "sampler_bends",
+            "Up to 0.16 the sampler is steeper below 128 requests: launch the first group at "
+            "max_num_seqs 128 and more.",
+        )
+    for fitted in model.launches:
+        if fitted.left_out:
+            yield Notice(
+                "off_the_line",
+                f"{fitted.launch.where}: mnbt {fitted.flags[1]:,} is "
+                f"{abs(fitted.residual) / GIB:.2f} GiB off the line of the others and left out: "
+                "there the model run takes another workspace. Do not go beyond the others.",
+            )
 
 
 def poor_fit(model: MemoryModel) -> Iterator[Notice]:
     """A notice where a launch is off the law by more than rounding explains."""
-    worst = max(model.launches, key=lambda fitted: abs(fitted.residual))
+    worst = max(
+        (fitted for fitted in model.launches if not fitted.left_out),
+        key=lambda fitted: abs(fitted.residual),
+    )
     peaks = (
         [f.kv_cache for f in model.launches if f.kv_cache is not None]
         or [f.peak_activation for f in model.launches if f.peak_activation is not None]

@@ -314,7 +314,7 @@ def cost_of(optimum, seqs, tokens) -> str:
         return said + "The server would not start: nothing is left for the KV cache."
     said += f"It holds {pool.concurrency(seqs, tokens):,.1f} full requests: "
     return said + (
-        f"{seqs:,} at once never preempt ({optimum.proviso})."
+        f"{seqs:,} at once never preempt (95 % confidence)."
         if pool.fits(seqs, tokens)
         else f"{seqs:,} at once can preempt."
     )

@@ -61,5 +61,9 @@ def at_utilization(model: Fit, utilization: float | None) -> Fit:
         "Weights, non-torch memory and activation are taken as measured; make a check launch.",
     )
     moved = model.moved(more)
-    changed = {"launches": tuple(map(printed, moved.launches)), "notices": (*model.notices, notice)}
+    changed = {
+        "gpu_memory_utilization": utilization,
+        "launches": tuple(map(printed, moved.launches)),
+        "notices": (*model.notices, notice),
+    }
     return Fit(**vars(moved) | changed)

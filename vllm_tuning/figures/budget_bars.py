@@ -121,7 +121,7 @@ def budgets(model, optimum, chosen=None) -> list[Bar]:
     )
     bars = []
     for label, seqs, tokens, branch, peak, pool in _states(model, optimum, chosen, total):
-        rest = {branch: peak, "CUDA graphs": model.graph_charge, "KV cache": pool}
+        rest = {branch: peak, "CUDA graphs": float(model.graph_charge(seqs or 1)), "KV cache": pool}
         fixed = (
             {"weights": weights, "non-torch": non_torch}
             if weights + non_torch > 0

@@ -118,7 +118,7 @@ def _curves(model, max_num_seqs, max_num_batched_tokens):
     seqs, tokens = np.broadcast_arrays(max_num_seqs, max_num_batched_tokens)
     if shows_pool(model):
         # Plain numbers: to propagate errors would cost time.
-        exact = ("k1", "k2", "k", "pool_at_zero_tokens", "pool_at_zero_requests")
+        exact = ("k1", "k2", "k", "s", "graph", "pool_at_zero_tokens", "pool_at_zero_requests")
         pair = replace(model, **{n: getattr(model, n).n for n in exact}).pools(seqs, tokens)
     else:
         pair = (
@@ -274,7 +274,7 @@ def price_list(optimum, ax=None):
     """Requests that still fit the pool at each token budget, and the recommended point."""
     ax, best = axes_of(ax, 2.8), optimum.recommended
     ax.set(xlabel=LABEL["max_num_batched_tokens"], ylabel="mns that fits (requests)")
-    if not best:
+    if not best or not optimum.prices:
         return say(ax, f"No price list: {optimum.reason}.", instead=True)
     budgets = np.log2([price.max_num_batched_tokens for price in optimum.prices])
     fit = [price.max_num_seqs for price in optimum.prices]

@@ -31,7 +31,7 @@ def off_the_point(optimum, ax=None):
     """Requests at once, all full, where mns leaves point C and mnbt stays."""
     ax, best = axes_of(ax), optimum.recommended
     ax.set(xlabel=LABEL["max_num_seqs"], ylabel="requests at once, all full")
-    if best is None:
+    if best is None or optimum.max_num_seqs is None:
         return say(ax, f"No picture: {optimum.reason}.", instead=True)
     pool, budget = Pool(optimum.model, optimum.workload, 1), best.max_num_batched_tokens
     x = np.unique(

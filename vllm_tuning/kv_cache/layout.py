@@ -202,13 +202,14 @@ class Shape:
     """What the memory model needs of a model's shape; bytes, None if unknown.
 
     hybrid: layers of several kinds, so that a request does not cost its length times kappa.
-    cache: the groups and blocks that it takes.
+    cache: the groups and blocks that it takes; config: the figures that it was read from.
     """
 
     hidden_state_bytes: int
     kv_bytes_per_token: int | None
     hybrid: bool = False
     cache: CacheLayout | None = None
+    config: ModelConfig | None = None
 
 
 def read_shape(
@@ -231,8 +232,9 @@ def read_shape(
             config, tensor_parallel_size, pipeline_parallel_size, kv_cache_dtype, block_size
         )
     except MissingFigure:
-        return Shape(k, None, not _plain(config))
-    return Shape(k, None if cache.hybrid else cache.kv_bytes_per_token, cache.hybrid, cache)
+        return Shape(k, None, not _plain(config), None, config)
+    kappa = None if cache.hybrid else cache.kv_bytes_per_token
+    return Shape(k, kappa, cache.hybrid, cache, config)
 
 
 def _plain(config: ModelConfig) -> bool:

@@ -18,12 +18,15 @@ def sweep_points(optimum: Optimum) -> dict[str, tuple[int, int]]:
     Raises InputError where there is no recommendation.
     """
     best, work = optimum.recommended, optimum.workload
-    if best is None:
+    if best is None or optimum.max_num_seqs is None:
         raise InputError(f"no recommendation to sweep around: {optimum.reason}")
     seqs, budget = best.max_num_seqs, best.max_num_batched_tokens
     pool = Pool(optimum.model, work, 1)
     half_way = Pool(optimum.model, Workload(work.input_len, (work.output_len + 1) // 2), 1)
-    most = max(seqs, half_way.most_requests(half_way.largest_free_token_budget))
+    most = max(
+        seqs,
+        half_way.most_requests(lambda c: max(budget, half_way.largest_free_token_budget(c))),
+    )
     between = (seqs + most + 1) // 2
     points = {
         "recommended": (seqs, budget),

@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..diagnosis import next_launches
 from ..launch import Launch
 from ..memory_model import MemoryModel
 from ..optimum import Optimum
@@ -15,7 +16,6 @@ from ..units import InputError
 from ..workload import Workload
 from .driver import Driver
 from .folder import TABLE, VERIFY, Folder
-from .missing import missing_launches
 from .plan import plan_launches
 from .verify import Verification, verify_launch
 
@@ -91,7 +91,7 @@ def measured(
                 if best := optimum and optimum.recommended:
                     so_far = f"; so far mns {best.max_num_seqs}, mnbt {best.max_num_batched_tokens}"
                 if done == len(wanted) and not table and model.launches:
-                    more = _flags(missing_launches(model, wanted))
+                    more = _flags(next_launches(model, wanted, hidden_states=True))
                     wanted += more[: max(0, MOST - len(wanted))]
         model, optimum = solve(folder.path, chunked)
         verification, best = None, optimum and optimum.recommended

@@ -1,30 +1,14 @@
-"""Which four launches to make.
-
-Each lies in its branch by a factor of 1.5, by the estimates of ``budget`` from the
-model's shapes, and each group spans a factor of four:
-
-    group 1, the sampler run:  mns C and 4C at mnbt 512;  C = max(128, 1.5*(K1 - k)*512/K2)
-    group 2, the model run:    mnbt B and 4B at mns 16;   B = max(2048, 1.5*K2*16/(K1 - k))
-
-C and B are rounded up to powers of two. 128 requests at least, because the sampler of releases
-before 0.17 is steeper below. On vLLM's own profile runs over 16 grids of flags the answer from
-these four is within 0.119 % of that from the whole grid (tests/benchmarks/bench_plan.py).
-"""
+"""The first four launches for a model, by the estimates of ``budget`` from its config.json."""
 
 import math
 from dataclasses import dataclass
 
-from ..budget import Server, capacity, profile_slopes
-from ..diagnosis import GROUP_1, GROUP_2, NextLaunch
-from ..kv_cache import ModelConfig
+from ..budget import capacity, expected_slopes
+from ..diagnosis import NextLaunch, four_launches
+from ..known import LLAMA_3_8B
 from ..law import peak_activation, refined_point
 from ..units import InputError
 from ..workload import Workload
-
-LLAMA_3_8B = {"hidden_size": 4096, "intermediate_size": 14336, "vocab_size": 128256}
-SURE = 1.5  # times the other branch's peak, above what both share
-GROUP_1_AT, GROUP_1_FROM = 512, 128  # mnbt; the least mns
-GROUP_2_AT, GROUP_2_FROM = 16, 2048  # mns; the least mnbt
 
 
 @dataclass(frozen=True)
@@ -61,12 +45,10 @@ def plan_launches(
             "max_model_len: give that, or the model's config.json"
         )
     notes, expected, room = [], None, math.inf
-    shapes = found.config if found else ModelConfig("Llama 3 8B", LLAMA_3_8B)
-    k1, k2, k = _slopes(shapes, GROUP_1_FROM, flags)
-    _, k2_of_few, _ = _slopes(shapes, GROUP_2_AT, flags)
+    slopes = expected_slopes(found.config, flags.get("vllm_version")) if found else LLAMA_3_8B
 
     def peak(seqs, tokens):
-        return peak_activation(tokens, seqs, k1, 0, k2, 0, k)
+        return peak_activation(tokens, seqs, slopes.k1, 0, slopes.k2, 0, slopes.k)
 
     if not found:
         notes.append("No config.json: the widths of a Llama 3 8B are taken, on whatever GPU.")
@@ -76,7 +58,9 @@ def plan_launches(
         room = left_over - found.cache.request_blocks(found.max_model_len, 1) * block
         if workload and left_over > 0:
             blocks = found.cache.request_blocks(workload.length, found.max_num_batched_tokens)
-            expected = refined_point(left_over, left_over, blocks * block, k1, k2, k)
+            expected = refined_point(
+                left_over, left_over, blocks * block, slopes.k1, slopes.k2, slopes.k
+            )
         if room <= 0:
             notes.append(
                 "By the estimate this GPU holds no request of max_model_len "
@@ -84,44 +68,10 @@ def plan_launches(
             )
             room = math.inf
 
-    budget = max(GROUP_1_AT, least)
-    launches: list[NextLaunch] = []
-    for low, at, why in (
-        (
-            max(GROUP_1_FROM, _power(SURE * (k1 - k) * budget / k2)),
-            lambda seqs: (seqs, max(seqs, budget)),
-            GROUP_1,
-        ),
-        (
-            max(GROUP_2_FROM, _power(least), _power(SURE * k2_of_few * GROUP_2_AT / (k1 - k))),
-            lambda tokens: (GROUP_2_AT, tokens),
-            GROUP_2,
-        ),
-    ):
-        high = 4 * low if peak(*at(4 * low)) <= room else 2 * low
-        launches += [NextLaunch(seqs, tokens, why) for seqs, tokens in (at(low), at(high))]
-        notes += [
-            f"By the estimate {launch.flags} leave no room for a request of max_model_len."
-            for launch in launches[-2:]
-            if peak(launch.max_num_seqs, launch.max_num_batched_tokens) > room
-        ]
+    launches = four_launches(slopes, lambda *at: peak(*at) <= room, least)
+    notes += [
+        f"By the estimate {launch.flags} leave no room for a request of max_model_len."
+        for launch in launches
+        if peak(launch.max_num_seqs, launch.max_num_batched_tokens) > room
+    ]
     return Plan(tuple(launches), tuple(notes), expected)
-
-
-def _slopes(shapes: ModelConfig, seqs: int, flags: dict) -> tuple[float, float, float]:
-    """K1, K2, k at so many requests, by the estimates."""
-    return profile_slopes(
-        shapes,
-        Server(
-            total_memory=0,
-            gpu_memory_utilization=1,
-            max_num_seqs=seqs,
-            max_num_batched_tokens=1,
-            vllm_version=flags.get("vllm_version"),
-        ),
-    )
-
-
-def _power(value: float) -> int:
-    """The smallest power of two at or above it, at least 1."""
-    return 2 ** math.ceil(math.log2(max(1, value)))

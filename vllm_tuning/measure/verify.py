@@ -7,14 +7,15 @@ from uncertainties import UFloat, ufloat
 
 from ..launch import Launch, column
 from ..optimum import Optimum
-from ..pool import Pool, open_k
+from ..pool import Pool, expected_at
 from ..reading import locate, read_launches
-from ..readings import ROOT3, rounding
+from ..readings import rounding
 from ..units import GIB, exact, is_known
 from .folder import VERIFY
 
 TWO_SIDED_95 = 1.959963984540054  # quantile of the normal distribution
 POOL = "KV cache"
+NEAR = 0.01  # of the recommended flags
 GRANULES = 4096  # bytes, standard error: torch rounds each tensor up to 512, which no law follows
 FAR = 0.01  # of the pool: beyond it the launch belongs into the fit
 
@@ -122,10 +123,9 @@ def verify_launch(optimum: Optimum, launch: Launch) -> Verification:
     model, flags = optimum.model, (launch.max_num_seqs or 1, launch.max_num_batched_tokens or 1)
     if optimum.max_num_seqs is None:
         return Verification(launch, (), reason=f"the others predict nothing, {optimum.reason}")
-    most, known_at = open_k(model)
-    hidden_states = most * max(0, flags[1] - known_at) / ROOT3  # of a k that is only assumed
-    pool = model.pool(*flags) + hidden_states * ufloat(0, 1)
-    peak = model.left_over - model.graph_charge - pool
+    found = expected_at(model, *flags)
+    pool = ufloat(found.kv_cache, found.kv_cache_stderr)
+    peak = model.left_over - found.graph_charge - model.s * flags[0] - pool
     checks = []
     for name, predicted, attribute in (
         (POOL, pool, "kv_cache"),
@@ -158,7 +158,7 @@ def _requests(optimum: Optimum, launch: Launch) -> float | None:
 
 
 def verified(sources, optimum: Optimum) -> Verification | None:
-    """The check launch in the verify.csv beside the launches, at the recommended flags.
+    """The check launch in the verify.csv beside the launches, within 1 % of the recommended flags.
 
     None where there is none, as for other lengths than it was made for.
     """
@@ -168,6 +168,7 @@ def verified(sources, optimum: Optimum) -> Verification | None:
         return None
     flags = best.max_num_seqs, best.max_num_batched_tokens
     for launch in reversed(read_launches(beside)):
-        if flags == (launch.max_num_seqs, launch.max_num_batched_tokens):
+        made = launch.max_num_seqs or 0, launch.max_num_batched_tokens or 0
+        if all(abs(a - b) <= NEAR * b for a, b in zip(made, flags, strict=True)):
             return verify_launch(optimum, launch)
     return None

@@ -1,7 +1,7 @@
 """The answer, the fit and the launches behind them."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 
@@ -9,6 +9,7 @@ from ..answer import Answer, Fit
 from ..diagnosis import Notice
 from ..launch import KNOBS, Launch, serve_flags, short_places
 from ..optimum import Recommended
+from ..pool import Expected
 from ..units import GIB, is_known
 from .contract import launch_json
 from .summary import Cell, Flags, Paragraph, Summary, Table, text_of, warnings
@@ -50,7 +51,8 @@ def recommendation(optimum: Answer) -> Summary:
     if formula.reason:
         table += Summary(Paragraph(f"(no four-launch formula: {formula.reason})"))
     if best:
-        return Summary(Flags([best.flags])) + expected(optimum) + table
+        better = next_launches(optimum.model) if best.basis == "bound" else Summary()
+        return Summary(Flags([best.flags])) + expected(optimum) + table + better
     reason = (optimum.reason or "")[:1].upper() + (optimum.reason or "")[1:]
     return (
         Summary(Paragraph(f"No recommendation yet. {reason}.", "warning"))
@@ -72,11 +74,32 @@ def expected(optimum: Answer) -> Summary:
                 (Cell("full requests that it holds", "derived"), f"{best.concurrency:,.1f}"),
                 (
                     Cell("at once, never preempted", "derived"),
-                    f"{best.max_num_seqs:,} ({optimum.proviso})",
+                    f"{best.max_num_seqs:,} ({best.proviso})",
                 ),
             ),
-        )
+        ),
+        *map(Paragraph, _beside(optimum, best)),
     )
+
+
+def _beside(optimum: Answer, best: Recommended) -> Iterator[str]:
+    """What the server must print, what vLLM's own flags would give, and why there is no fit."""
+    if best.needed_tokens:
+        yield (
+            "When the server starts, its log must print a KV cache of at least "
+            f"{best.needed_tokens:,} tokens."
+        )
+    if optimum.default:
+        seqs, budget, held = optimum.default
+        yield (
+            f"vLLM's defaults for this memory, {seqs:,} and {budget:,}, hold {held:,} such "
+            f"requests: these flags {best.max_num_seqs - held:+,}."
+        )
+    if best.basis == "bound":
+        yield (
+            "One launch shows it: fewer tokens and requests never leave a smaller pool. A fit "
+            f"could allow more, but {optimum.reason or 'gives less'}."
+        )
 
 
 def pool_to_expect(best: Recommended) -> str:
@@ -123,12 +146,15 @@ def parameters(model: Fit) -> Summary:
         ("k2", "a request of mns in the sampler run"),
         ("a2", "the sampler run at 0 requests"),
         ("k", f"the hidden state of a token ({model.k_source})"),
+        ("s", f"a request of mns in the model runner ({model.s_source})"),
         ("kv_per_token", "the KV cache of a token"),
     ):
         if name == "kv_per_token" and model.hybrid:
             continue
+        if name == "s" and not (model.s.n or model.s.s):
+            continue
         symbol = {"k1": "K1", "k2": "K2", "kv_per_token": "KV/KVS"}.get(name, name)
-        if is_known(value := getattr(model, name)):
+        if is_known(value := model.spread(name)):
             rows.append((symbol, value, meaning))
         else:
             unknown.setdefault(model.reasons.get(name, "the launches do not give it"), []).append(
@@ -148,7 +174,7 @@ def parameters(model: Fit) -> Summary:
     return Summary(*[table] * bool(rows), *reasons, Paragraph(fit))
 
 
-def fit_summary(model: Fit) -> Summary:
+def fit_summary(model: Fit, at: Sequence[Expected] = ()) -> Summary:
     """The parameters, then each launch with the run that sets its peak and its residual."""
     listed = [
         (
@@ -167,9 +193,35 @@ def fit_summary(model: Fit) -> Summary:
         Summary(Paragraph("P(B, C) = max(a1 + K1*B, a2 + K2*min(C, B) + k*B)", "heading"))
         + parameters(model)
         + Summary(*[Table(head, listed)] * bool(listed))
+        + expected_pools(at, model)
         + Summary(*[Paragraph(f"... and {more} more (all with --json)")] * (more > 0))
         + next_launches(model)
         + warnings(model.notices)
+    )
+
+
+def expected_pools(at: Sequence[Expected], model: Fit) -> Summary:
+    """The pool to expect at the flags that were asked for; nothing where none were."""
+    share = model.gpu_memory_utilization
+    rows = [
+        (
+            f"{each.max_num_seqs:,} / {each.max_num_batched_tokens:,}",
+            "not known"
+            if each.kv_cache is None
+            else f"{each.kv_cache / GIB:.3f} +- {(each.kv_cache_stderr or 0) / GIB:.3f}",
+            each.kv_cache_tokens,
+            {"fit": "the fit", "bound": "at least so much, by one launch"}.get(
+                each.basis or "", ""
+            ),
+        )
+        for each in at
+    ]
+    if not rows:
+        return Summary()
+    where = "" if share is None else f" at utilization {share:g}"
+    return Summary(
+        Paragraph(f"Pool to expect{where}", "heading"),
+        Table(("mns / mnbt", Cell("KV (GiB)", "estimated"), "tokens", "by"), rows),
     )
 
 

@@ -1,16 +1,17 @@
 """The JSON of every command: GiB where a name ends in _gib, else bytes, tokens; null: unknown."""
 
 import math
+from collections.abc import Sequence
 
 from ..answer import Answer, Fit
 from ..launch import Launch
 from ..measure import Measured
 from ..optimum import TradeOff
-from ..pool import CONFIDENCE
+from ..pool import CONFIDENCE, Expected
 from ..reading import COLUMNS
 from ..units import GIB, nominal, stderr
 
-PARAMETERS = ("k1", "a1", "k2", "a2", "k")
+PARAMETERS = ("k1", "a1", "k2", "a2", "k", "s")
 
 
 def launch_json(launch: Launch) -> dict:
@@ -20,12 +21,18 @@ def launch_json(launch: Launch) -> dict:
     }
 
 
-def fit_json(model: Fit) -> dict:
-    """``fit --json``: the parameters in bytes, each launch with its branch and residual."""
+def fit_json(model: Fit, at: Sequence[Expected] = ()) -> dict:
+    """``fit --json``: the parameters in bytes, each launch with its branch and residual.
+
+    at: the pools to expect at flags that were asked for.
+    """
     return {
         **_values(model, PARAMETERS),
-        "stderr": _errors(model, PARAMETERS),
+        "stderr": _spreads(model),
         "k_source": model.k_source,
+        "s_source": model.s_source,
+        "gpu_memory_utilization": model.gpu_memory_utilization,
+        "kv_cache_dtype": model.kv_cache_dtype,
         "request_cost": _request_cost_json(model),
         "route": model.route,
         "chi2": model.chi2,
@@ -43,8 +50,23 @@ def fit_json(model: Fit) -> dict:
             }
             for fitted in model.launches
         ],
+        "at": [_expected_json(each, model) for each in at],
         "next_launches": [vars(launch) for launch in model.next_launches],
         "warnings": _names(model.notices),
+    }
+
+
+def _expected_json(found: Expected, model: Fit) -> dict:
+    pool = found.kv_cache
+    return {
+        "max_num_seqs": found.max_num_seqs,
+        "max_num_batched_tokens": found.max_num_batched_tokens,
+        "gpu_memory_utilization": model.gpu_memory_utilization,
+        "basis": found.basis,
+        "kv_cache_gib": in_gib(pool),
+        "kv_cache_gib_stderr": in_gib(found.kv_cache_stderr),
+        "kv_cache_tokens": found.kv_cache_tokens,
+        "kv_cache_before_graphs_gib": in_gib(pool and pool + found.graph_charge),
     }
 
 
@@ -62,22 +84,26 @@ def recommend_json(answer: Answer) -> dict:
         "refined": {
             **_values(answer, point),
             **_values(model, PARAMETERS),
-            "stderr": {**_errors(answer, point), **_errors(model, PARAMETERS)},
+            "stderr": {**_errors(answer, point), **_spreads(model)},
             "route": model.route,
             "k_source": model.k_source,
+            "s_source": model.s_source,
         },
         "recommended": best
         and {
             "max_num_seqs": best.max_num_seqs,
             "max_num_batched_tokens": best.max_num_batched_tokens,
+            "basis": best.basis,
             "kv_cache_gib": best.kv_cache / GIB,
             "kv_cache_tokens": best.kv_cache_tokens,
             "kv_cache_tokens_stderr": best.kv_cache_tokens_stderr,
             "concurrency": best.concurrency,
             "confidence": CONFIDENCE,
+            "kv_cache_tokens_needed": best.needed_tokens,
         },
         "recommended_reason": answer.reason,
         "reasons": model.reasons,
+        "default": answer.default and dict(zip((*point, "requests"), answer.default, strict=True)),
         "prices": [_price_json(price) for price in answer.prices],
         "next_launches": [vars(launch) for launch in model.next_launches],
         "warnings": _names(answer.notices),
@@ -155,6 +181,11 @@ def _errors(record, names) -> dict:
     return {
         name: None if (value := getattr(record, name)) is None else stderr(value) for name in names
     }
+
+
+def _spreads(model: Fit) -> dict:
+    """Standard errors that cover every way to split the launches into branches."""
+    return {name: stderr(model.spread(name)) for name in PARAMETERS}
 
 
 def _names(notices) -> list[str]:

@@ -223,7 +223,7 @@ def server_at(
     """
     model, best = optimum.model, optimum.recommended
     seqs, budget, tokens = max_num_seqs, max_num_batched_tokens, None
-    if best:
+    if best and optimum.max_num_seqs is not None:
         pool = Pool(model, optimum.workload, 1)
         free = pool.largest_free_token_budget
         budget = budget or (free(seqs) if seqs else best.max_num_batched_tokens)
