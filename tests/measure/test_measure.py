@@ -22,6 +22,7 @@ from vllm_tuning.cli import main
 from vllm_tuning.measure import driver as measure
 from vllm_tuning.measure.campaign import _settings
 from vllm_tuning.measure.folder import Folder
+from vllm_tuning.reading.log import read_log
 from vllm_tuning.reading.tables import read_launches
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs /proc")
@@ -169,6 +170,21 @@ def test_a_server_that_failed_and_does_not_exit_is_not_waited_for(folder):
     (launch,) = figures(folder, "--launches", str(table), behaviour="fails")["launches"]
     assert time.monotonic() - begin < 120
     assert launch["status"] == "failed" and "no such attention" in launch["error"]
+
+
+def test_a_launch_that_compiled_is_made_once_more_and_the_second_counts(folder, exact_launches):
+    answer = figures(folder, *LENGTHS, *CONFIG, behaviour="compiles")
+    assert [launch["cold_start"] for launch in answer["launches"]] == [False] * 4
+    for row in exact_launches:
+        if (flags := (row["max_num_seqs"], row["max_num_batched_tokens"])) != (16, 512):
+            assert round(at(answer, *flags)["kv_cache_gib"] * 2**30) == row["kv_cache_bytes"]
+    logs = sorted(path.name for path in (folder / "logs").iterdir())
+    assert len(logs) == 8 and sum(name.endswith(".cold.log") for name in logs) == 4
+    (cold,) = read_log(folder / "logs/mns128-mnbt512.cold.log")
+    assert cold.cold_start and cold.kv_cache < at(answer, 128, 512)["kv_cache_gib"] * 2**30
+    assert "cold_start" not in answer["recommend"]["warnings"]
+    again = figures(folder, *LENGTHS, *CONFIG, behaviour="compiles")  # nothing is made again
+    assert again["launches"] == answer["launches"]
 
 
 def test_no_launch_is_added_where_none_worked(folder):

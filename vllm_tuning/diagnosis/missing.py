@@ -125,7 +125,8 @@ def not_used(others: list[tuple[Launch, tuple[str, ...]]]) -> list[Notice]:
     """Why launches are not in the fit: each with the names of what it lacks."""
     notices = []
     for launch, lacking in others:
-        by_hand = [n for n in launch.warnings if n in ("profiling_skipped", "blocks_overridden")]
+        given = ("profiling_skipped", "persisted_startup_plan", "blocks_overridden")
+        by_hand = [n for n in launch.warnings if n in given]
         names = [
             "any of peak_activation_gib, kv_cache_gib and kv_cache_tokens"
             if name == "reading"
@@ -137,7 +138,7 @@ def not_used(others: list[tuple[Launch, tuple[str, ...]]]) -> list[Notice]:
         why = (
             f"it failed: {launch.error or 'no reason given'}"
             if launch.status == "failed" and lacking
-            else f"its pool was set by hand ({', '.join(by_hand)})."
+            else f"its pool was given, not measured ({', '.join(by_hand)})."
             if not launch.measured
             else f"it lacks {' and '.join(names)}{remedy}."
         )

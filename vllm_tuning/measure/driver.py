@@ -78,15 +78,25 @@ class Driver:
 
         Several records where the server has several data parallel engines.
         A launch that gives no figures in time, or ends before, is one with the status failed and
-        the reason. ``show`` gets what is going on.
+        the reason. One in which the compiler ran is made once more, and the second counts; the
+        first log is kept beside it. ``show`` gets what is going on.
         """
         if made := self.folder.made(flags, table):
             return made
+        first = self.folder.log(flags).with_suffix(".cold.log")
+        launches, log = self._launch(flags, show)
+        if any(launch.cold_start for launch in launches) and not first.exists():
+            log.rename(first)
+            launches, _ = self._launch(flags, lambda text: show(f"{text}, once more"))
+        return self.folder.add(launches, flags, table)
+
+    def _launch(self, flags: tuple[int, int], show) -> tuple[list[Launch], Path]:
+        """What one start gives, tried again where its port was taken; and its log."""
         for _ in range(TRIES):
             outcome, log = self._run(flags, show)
             if outcome is None or not TAKEN.search(log.read_bytes()):
                 break
-        return self.folder.add(_read(log, outcome), flags, table)
+        return _read(log, outcome), log
 
     def _run(self, flags: tuple[int, int], show) -> tuple[str | None, Path]:
         """Start, wait, stop: why it is not up, None if it is; and the log."""
