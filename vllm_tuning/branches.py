@@ -17,13 +17,13 @@ import numpy as np
 from .known import Known
 from .least_squares import LeastSquares, least_squares
 from .readings import Readings
-from .releases import captured_sizes
 from .units import UNKNOWN, is_known
 
 SIGNIFICANT = 2.5  # two readings one printed unit apart give a slope of 2.45 standard errors
 EXPECTED = 2  # degrees of freedom that the law's scatter on other servers counts for
 PLAUSIBLE = 4.0  # how much worse than the best a split may score, as a chi squared
 MOST_SPLITS = 3  # that are kept beside the best
+SAMPLED = 256  # launches, from which on 96 of them find the branches
 MANY = 16  # different ratios of requests to tokens, from which on their quartiles are starts enough
 UNUSUAL = 8.0  # what leaving the largest budget out costs, or a k out of the ordinary
 
@@ -62,10 +62,11 @@ class Split:
 def fit_branches(readings: Readings, known: Known) -> list[Split]:
     """The most probable split, then those that explain the launches as simply and about as well."""
     splits = _splits(readings, known)
-    if known.k.s:  # other than the usual k, where the launches show it
+    few = len(readings.y) <= SAMPLED
+    if few and known.k.s:  # other than the usual k, where the launches show it
         free = _splits(readings, replace(known, k=UNKNOWN))
         splits += [replace(split, score=split.score + UNUSUAL) for split in free]
-    splits += _without_largest_budget(readings, known)
+    splits += _without_largest_budget(readings, known) if few else []
     splits.sort(key=lambda split: split.score)
     best: dict[bytes, Split] = {}
     for split in splits:
@@ -78,7 +79,7 @@ def fit_branches(readings: Readings, known: Known) -> list[Split]:
 def _splits(readings: Readings, known: Known) -> list[Split]:
     """Each assignment that is met on the way from the starts to a stable one, with its fit."""
     sample = readings
-    if len(readings.y) > 256:
+    if len(readings.y) > SAMPLED:
         order = np.argsort(readings.requests / readings.tokens)
         sample = readings.subset(order[np.linspace(0, len(order) - 1, 96).astype(int)])
     splits: dict[bytes, Split] = {}
@@ -166,13 +167,13 @@ def _fit(readings: Readings, sampler: np.ndarray, known: Known) -> Split | None:
     for name, column in (
         ("k", readings.tokens * sampler),
         ("s", readings.seqs),
-        ("graph", captured_sizes(readings.seqs)),
+        ("graph", readings.sizes),
         ("total_memory", -readings.moved),
     ):
         value = getattr(known, name)
         params[name] = value.n if is_known(value) else 0.0
         if is_known(value) and not value.s:
-            y -= value.n * column
+            y -= value.n * column if value.n else 0.0
         elif column.any():
             columns[name] = column
             if is_known(value):
@@ -224,8 +225,7 @@ def _fit(readings: Readings, sampler: np.ndarray, known: Known) -> Split | None:
 
 def _shared(readings: Readings, params) -> np.ndarray:
     """What both branches have in common: the runner's state, graphs, and the ceiling TM*U."""
-    sizes = captured_sizes(readings.seqs)
-    state = params["s"] * readings.seqs + params["graph"] * sizes
+    state = params["s"] * readings.seqs + params["graph"] * readings.sizes
     return state - params["total_memory"] * readings.moved
 
 

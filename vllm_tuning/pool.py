@@ -7,7 +7,6 @@ more tokens or requests, so any smaller pair of flags leaves at least as much.
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from statistics import NormalDist
 
 import numpy as np
 from uncertainties import covariance_matrix
@@ -20,7 +19,6 @@ from .units import NORMAL_95, exact, is_known, printed_half_widths
 from .workload import Workload, largest
 
 CONFIDENCE = 0.95
-NORMAL = NormalDist()
 
 
 def minimum(means, covariance) -> tuple[float, float]:
@@ -34,7 +32,8 @@ def minimum(means, covariance) -> tuple[float, float]:
     if theta <= 1e-12 * max(abs(one), abs(two), 1.0) or abs(two - one) > 8 * theta:
         return (one, v1) if one <= two else (two, v2)
     gap = two - one
-    first, density = NORMAL.cdf(gap / theta), NORMAL.pdf(gap / theta)
+    first = (1 + math.erf(gap / theta / math.sqrt(2))) / 2
+    density = math.exp(-((gap / theta) ** 2) / 2) / math.sqrt(2 * math.pi)
     mean = gap * (1 - first) - theta * density  # above the first
     square = v1 * first + (v2 + gap**2) * (1 - first) - gap * theta * density
     return one + mean, max(square - mean**2, 0.0)

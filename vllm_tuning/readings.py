@@ -6,15 +6,15 @@ times the bytes of a token is usually the finest reading of the pool.
 """
 
 import math
-from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from functools import cached_property
 
 import numpy as np
 from uncertainties import UFloat, ufloat
 
 from .launch import Launch, column
-from .releases import counts_consumed_memory
+from .releases import captured_sizes, counts_consumed_memory
 from .units import MIB, UNKNOWN, exact, is_known, printed_half_widths
 
 ROOT3 = math.sqrt(3)  # a rounding error of +- h has the standard error h / sqrt(3)
@@ -43,20 +43,25 @@ class Readings:
     def requests(self) -> np.ndarray:
         return np.minimum(self.seqs, self.tokens)
 
-    @property
+    @cached_property
     def repeats(self) -> np.ndarray:
         """How many launches have the flags of each."""
-        flags = list(zip(self.tokens, self.seqs, self.moved, strict=True))
-        counts = Counter(flags)
-        return np.array([counts[each] for each in flags])
+        flags = self.tokens * 2**18 + self.seqs + self.moved
+        _, which, counts = np.unique(flags, return_inverse=True, return_counts=True)
+        return counts[which]
 
-    @property
+    @cached_property
+    def sizes(self) -> np.ndarray:
+        """Batch sizes that CUDA graphs are captured for at the C of each."""
+        return captured_sizes(self.seqs)
+
+    @cached_property
     def distinct(self) -> int:
         """Launches of different flags."""
         return round(float(np.sum(1 / self.repeats)))
 
     def subset(self, which) -> "Readings":
-        return Readings(*(part[which] for part in vars(self).values()))
+        return Readings(*(getattr(self, item.name)[which] for item in fields(self)))
 
 
 @dataclass(frozen=True)

@@ -125,8 +125,8 @@ def not_used(others: list[tuple[Launch, tuple[str, ...]]]) -> list[Notice]:
     """Why launches are not in the fit: each with the names of what it lacks."""
     notices = []
     for launch, lacking in others:
-        given = ("profiling_skipped", "persisted_startup_plan", "blocks_overridden")
-        by_hand = [n for n in launch.warnings if n in given]
+        causes = ("profiling_skipped", "persisted_startup_plan", "blocks_overridden")
+        by_hand = [n for n in launch.warnings if n in causes]
         names = [
             "any of peak_activation_gib, kv_cache_gib and kv_cache_tokens"
             if name == "reading"
