@@ -101,7 +101,7 @@ def solve(model: MemoryModel, workload: Workload, least_budget: int = 1) -> Opti
     found = Optimum(model=model, workload=workload, method=method)
     reason = _unknown(model, workload)
     if not is_known(model.request_bytes(workload.length, 1)):
-        return replace(found, reason=reason)
+        return replace(found, reason="request_cost" if model.hybrid else reason)
     best = max(
         _by_bounds(model, workload, least_budget),
         key=lambda each: (each.max_num_seqs, each.max_num_batched_tokens),
