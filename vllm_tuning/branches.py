@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from .known import Known
-from .least_squares import LeastSquares, least_squares
+from .least_squares import least_squares
 from .readings import Readings
 from .units import UNKNOWN, is_known
 
@@ -53,10 +53,6 @@ class Split:
     score: float
     assumed: str | None = None
     left_out: int | None = None
-
-    @property
-    def both_slopes(self) -> bool:
-        return "k1" in self.params and "k2" in self.params
 
 
 def fit_branches(readings: Readings, known: Known) -> list[Split]:
@@ -180,9 +176,10 @@ def _fit(readings: Readings, sampler: np.ndarray, known: Known) -> Split | None:
                 before[name] = value
     names = list(columns)
     rows = [np.array([float(name == each) for each in names]) for name in before]
+    gap = np.array([{"a1": 1.0, "a2": -1.0}.get(name, 0.0) for name in names])
     values, errors = ([getattr(v, part) for v in before.values()] for part in ("n", "s"))
     if assumed:
-        rows.append(np.array([{"a1": 1.0, "a2": -1.0}.get(name, 0.0) for name in names]))
+        rows.append(gap)
         values, errors = [*values, 0.0], [*errors, known.intercepts]
     sigma = readings.sigma * np.sqrt(readings.repeats)
     design = np.vstack([np.column_stack(list(columns.values())), *rows])
@@ -192,14 +189,14 @@ def _fit(readings: Readings, sampler: np.ndarray, known: Known) -> Split | None:
     except np.linalg.LinAlgError:
         return None
     params |= dict(zip(names, map(float, fit.params), strict=True))
+    gap_error = math.sqrt(gap @ fit.covariance @ gap)
     error = dict(zip(names, np.sqrt(np.diag(fit.covariance)), strict=True))
     if any(params.get(name, 0) < -SIGNIFICANT * error.get(name, 0) for name in ("k1", "k2", "k")):
         return None  # memory does not fall with more tokens or requests
     if {"k1", "k2"} <= params.keys() and params["k"] >= params["k1"]:
         return None  # a hidden state is a part of what the model run holds for a token
     runs = _runs(readings, params, readings, sampler)
-    shared = _shared(readings, params)
-    predicted = np.maximum(*runs) + shared
+    predicted = np.maximum(*runs) + _shared(readings, params)
     chi2 = float(np.sum(((readings.y - predicted) / sigma) ** 2))
     known_off = float(np.sum(((target - design @ fit.params)[n:] / errors) ** 2)) if errors else 0.0
     free = len(names) - len(errors)
@@ -218,7 +215,7 @@ def _fit(readings: Readings, sampler: np.ndarray, known: Known) -> Split | None:
         runs[1] > runs[0],
         chi2,
         readings.distinct - free,
-        score + _improbable(params, known, _gap_error(names, fit), readings, sampler),
+        score + _improbable(params, known, gap_error, readings, sampler),
         assumed,
     )
 
@@ -247,17 +244,10 @@ def _runs(readings: Readings, params, fitted: Readings, sampler: np.ndarray):
     return runs
 
 
-def _gap_error(names: list[str], fit: LeastSquares) -> float:
-    """Standard error of a1 - a2, 0 where one of them is not in the fit."""
-    if not {"a1", "a2"} <= set(names):
-        return 0.0
-    apart = np.array([{"a1": 1.0, "a2": -1.0}.get(name, 0.0) for name in names])
-    return math.sqrt(apart @ fit.covariance @ apart)
-
-
 def _improbable(params, known: Known, error: float, readings: Readings, sampler) -> float:
     """How far the slopes are from those of the shapes, and a1 from a2, as a chi squared.
 
+    error: standard error of a1 - a2.
     Where a slope is missing, how far the launches are from the branch that the shapes put them in.
     """
     if not {"k1", "k2"} <= params.keys():

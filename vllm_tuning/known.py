@@ -7,19 +7,17 @@ from typing import NamedTuple
 import numpy as np
 from uncertainties import UFloat, ufloat
 
-from .launch import Launch, first_known
-from .law import penalty_state_bytes
+from .launch import UNBALANCED, Launch, first_known
+from .law import peak_activation, penalty_state_bytes
 from .readings import granule, rounding
 from .releases import charges_graph_estimate, has_second_runner, samples_by_triton
-from .units import GIB, MIB, NORMAL_95, UNKNOWN, exact
+from .units import MIB, NORMAL_95, UNKNOWN, exact
 
 LARGEST_ASSUMED_K = 16384  # bytes: 8,192 bf16 elements, the hidden size of a 70B model
 VOCABULARIES = 32_000, 300_000  # from the smallest to beyond the largest in use, 262,144
 GRAPHS = 9 * MIB  # a size that is captured; 5 to 17 seen
 EQUAL_INTERCEPTS = 25  # granules: a1 and a2 of an A10G are 46 MiB apart
 RATIO = math.log(21), 1.1  # ln(K2 / (K1 - k)), tokens a request: a Llama 3 8B, and others about it
-
-
 NOTHING = exact(0)
 
 
@@ -30,6 +28,10 @@ class Slopes(NamedTuple):
     k2: float
     k2_of_few: float
     k: float
+
+    def peak(self, seqs: int, tokens: int) -> float:
+        """P(B, C) without intercepts, bytes."""
+        return float(peak_activation(tokens, seqs, self.k1, 0, self.k2, 0, self.k))
 
 
 LLAMA_3_8B = Slopes(147_456, 1_940_000, 1_940_000, 8192)  # without the compiler; 0.17 and later
@@ -126,7 +128,7 @@ def _closes(launch: Launch) -> bool:
     left, peak, pool = launch.left_over, launch.peak_activation, launch.kv_cache
     if left is None or peak is None or pool is None:
         return False
-    return abs(left - peak - pool) < 0.035 * GIB
+    return abs(left - peak - pool) < UNBALANCED
 
 
 def _total_memory(launches: list[Launch]) -> UFloat:

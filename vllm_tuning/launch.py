@@ -7,8 +7,10 @@ from pathlib import Path
 import numpy as np
 
 from .releases import charges_graph_estimate, prints_tokens_by_concurrency
+from .units import GIB
 
 KNOBS = ("max_num_seqs", "max_num_batched_tokens")
+UNBALANCED = 0.035 * GIB  # between a pool and what its parts leave, all rounded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,6 +100,14 @@ def column(launches: list[Launch], name: str) -> np.ndarray:
         [math.nan if (value := getattr(launch, name)) is None else value for launch in launches],
         dtype=float,
     )
+
+
+def grouped(launches: list[Launch], name: str) -> dict:
+    """The launches by what each says of ``name``, in their order."""
+    groups: dict = {}
+    for launch in launches:
+        groups.setdefault(getattr(launch, name), []).append(launch)
+    return groups
 
 
 def first_known(launches: list[Launch], name: str, default=None):

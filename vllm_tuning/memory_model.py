@@ -61,10 +61,8 @@ class MemoryModel:
 
     Parameters are ``uncertainties`` numbers in bytes, correlated with one another, NaN where the
     launches do not identify them; ``unresolved`` holds the slopes that rounding alone explains.
-    ``graph`` is what each captured
-    size takes where its estimate is not on record. ``k_source`` and ``s_source``: fitted, config or
-    assumed; ``assumed``: the slope that rests on
-    a1 = a2.
+    ``graph`` is what each captured size takes where its estimate is not on record. ``k_source`` and
+    ``s_source``: fitted, config or assumed; ``assumed``: the slope that rests on a1 = a2.
     ``pool_at_zero_tokens`` = A - a1 and ``pool_at_zero_requests`` = A - a2 are known without A
     where the pool was printed; ``left_over`` is A + G = TM*U - M - N. ``graphs``: G of no captured
     size, and of each one more. ``workspace``: above so many tokens the model run takes so many
@@ -113,13 +111,17 @@ class MemoryModel:
         """G, bytes: the estimate for CUDA graphs at C by the line through those of the launches."""
         return np.maximum(0.0, self.graphs[0] + self.graphs[1] * captured_sizes(seqs))
 
+    def graph_bytes(self, seqs):
+        """What graphs take at C: the estimates on record, and what is allowed for the others."""
+        return self.graph * captured_sizes(seqs) + self.graph_charge(seqs)
+
     def workspace_at(self, tokens):
         """Bytes that the model run takes at B beside a1 + K1*B."""
         return np.where(np.asarray(tokens) > self.workspace[0], self.workspace[1], 0.0)
 
     def pools(self, seqs, tokens) -> tuple[UFloat, UFloat]:
         """Pool in bytes that the model run and that the sampler run would leave at (C, B)."""
-        taken = self.s * seqs + self.graph * captured_sizes(seqs) + self.graph_charge(seqs)
+        taken = self.s * seqs + self.graph_bytes(seqs)
         run = model_run(tokens, self.k1, 0) + self.workspace_at(tokens)
         model = self.pool_at_zero_tokens - taken - run
         sampler = sampler_run(tokens, seqs, self.k2, 0, self.k)
@@ -208,7 +210,7 @@ def fit_routes(
     for measurement in measurements(used, kappas, answer.get("gpu_memory_utilization")):
         beside = known
         if measurement.name == "peak_activation":  # P holds neither the runner's state nor graphs
-            if models and any(map(consumed, used)):
+            if models and consumed(used):
                 continue  # P falls where N rises: they are one quantity
             beside = replace(known, s=NOTHING, graph=NOTHING)
         splits = fit_branches(measurement.readings, beside)

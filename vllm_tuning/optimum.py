@@ -17,8 +17,8 @@ from .four_launches import FourLaunchEstimate, four_launch_estimate
 from .launch import first_known, serve_flags
 from .law import refined_point
 from .memory_model import MemoryModel
-from .pool import Pool, bounds
-from .releases import captured_sizes, default_flags
+from .pool import Bound, Pool, bounds
+from .releases import default_flags
 from .units import is_known
 from .workload import Workload, largest
 
@@ -102,8 +102,9 @@ def solve(model: MemoryModel, workload: Workload, least_budget: int = 1) -> Opti
     reason = _unknown(model, workload)
     if not is_known(model.request_bytes(workload.length, 1)):
         return replace(found, reason="request_cost" if model.hybrid else reason)
+    proved = (_by_bound(model, workload, each, least_budget) for each in bounds(model))
     best = max(
-        _by_bounds(model, workload, least_budget),
+        filter(None, proved),
         key=lambda each: (each.max_num_seqs, each.max_num_batched_tokens),
         default=None,
     )
@@ -150,7 +151,7 @@ def _point(model: MemoryModel, length: int) -> tuple[UFloat, UFloat]:
     charged, budget, tried = 1, 1, set()
     while True:
         tried.add((charged, budget))
-        graphs = float(model.graph_charge(charged)) + model.graph * captured_sizes(charged)
+        graphs = model.graph_bytes(charged)
         seqs, tokens = refined_point(
             model.pool_at_zero_tokens - graphs,
             model.pool_at_zero_requests - graphs,
@@ -241,33 +242,35 @@ def _needed(model: MemoryModel, seqs: int, workload: Workload) -> int | None:
     return None if model.hybrid else blocks * model.block_size
 
 
-def _by_bounds(model: MemoryModel, workload: Workload, least_budget: int) -> Iterator[Recommended]:
-    """The answer that each launch proves by itself: as many requests as its own pool holds."""
-    cost, block = model.request_cost, model.block_size * model.kv_per_token.n
-    reserved = block if cost is None else cost.reserved * cost.block_bytes
-    for bound in bounds(model):
-        budget = bound.max_num_batched_tokens
-        length = workload.length if model.hybrid else workload.blocks(model.block_size)
-        request = model.request_bytes(length, budget) if model.hybrid else block * length
-        per_request = request.n + 2 * request.s if model.hybrid else request
-        seqs = largest(
-            lambda seqs, bound=bound, budget=budget, each=per_request: (
-                seqs * each + reserved <= bound.at(seqs, max(seqs, budget)) * (1 + 1e-12)
-            )
-        )
-        if seqs and budget >= least_budget:
-            left = bound.at(seqs, budget)
-            tokens = None if model.hybrid else int(left / block + 1e-6) * model.block_size
-            yield Recommended(
-                seqs,
-                budget,
-                left,
-                tokens,
-                None if tokens is None else bound.error / model.kv_per_token.n,
-                left / per_request,
-                "bound",
-                _needed(model, seqs, workload),
-            )
+def _by_bound(
+    model: MemoryModel, workload: Workload, bound: Bound, least_budget: int
+) -> Recommended | None:
+    """The answer that one launch proves: as many requests as its own pool holds."""
+    budget, block = bound.max_num_batched_tokens, model.block_size * model.kv_per_token.n
+    request, reserved = workload.blocks(model.block_size) * block, block
+    if cost := model.request_cost:
+        each = model.request_bytes(workload.length, budget)
+        request, reserved = each.n + 2 * each.s, cost.reserved * cost.block_bytes
+
+    def holds(seqs: int) -> bool:
+        pool = bound.at(seqs, max(seqs, budget))
+        return seqs * request + reserved <= pool * (1 + 1e-12)
+
+    seqs = largest(holds)
+    if not seqs or budget < least_budget:
+        return None
+    left = bound.at(seqs, budget)
+    tokens = None if model.hybrid else int(left / block + 1e-6) * model.block_size
+    return Recommended(
+        seqs,
+        budget,
+        left,
+        tokens,
+        None if tokens is None else bound.error / model.kv_per_token.n,
+        left / request,
+        "bound",
+        _needed(model, seqs, workload),
+    )
 
 
 def _prices(pool: Pool) -> Iterator[TradeOff]:
@@ -286,5 +289,5 @@ def _default(pool: Pool) -> tuple[int, int, int] | None:
     if total is None:
         return None
     seqs, budget = default_flags(total)
-    held = max(0, math.floor((pool.left(seqs, budget) - pool.unit) / pool._request(budget)[0]))
+    held = max(0, math.floor((pool.left(seqs, budget) - pool.unit) / pool.request(budget)[0]))
     return seqs, budget, min(seqs, held)

@@ -75,6 +75,13 @@ class _Surface:
         return mean, math.sqrt(variance + self.law**2 + error**2)
 
 
+def _over_splits(surfaces: list[_Surface], seqs: int, budget: int) -> tuple[float, float]:
+    """The pool by the first of the splits, and its standard error with what the others differ."""
+    (mean, error), *others = (surface.pool(seqs, budget, 0, 0) for surface in surfaces)
+    apart = max((abs(other - mean) for other, _ in others), default=0.0)
+    return mean, math.hypot(error, apart)
+
+
 class Pool:
     """The pool at integer flags, less what full requests need.
 
@@ -109,7 +116,7 @@ class Pool:
 
         What a launch proves is certain.
         """
-        request, error = self._request(budget) if requests else (0.0, 0.0)
+        request, error = self.request(budget) if requests else (0.0, 0.0)
         taken = requests * request, requests * error
         surfaces = self.surfaces if quantile else self.surfaces[:1]
         pools = (surface.pool(seqs, budget, *taken) for surface in surfaces)
@@ -121,9 +128,7 @@ class Pool:
 
     def stderr(self, seqs: int, budget: int) -> float:
         """Of the printed pool: the fit, other splits, and the floor to a block on both sides."""
-        (mean, error), *others = (s.pool(seqs, budget, 0, 0) for s in self.surfaces)
-        apart = max((abs(other - mean) for other, _ in others), default=0.0)
-        return math.hypot(error, apart, self.unit / math.sqrt(6))
+        return math.hypot(_over_splits(self.surfaces, seqs, budget)[1], self.unit / math.sqrt(6))
 
     def concurrency(self, seqs: int, budget: int) -> float:
         """Full requests that the pool at (C, B) holds, as vLLM counts them."""
@@ -132,7 +137,7 @@ class Pool:
 
     def request_bytes(self, budget: int) -> float:
         """Bytes of a full request in whole blocks, beside a budget of B."""
-        return self.bytes * self._request(budget)[0]
+        return self.bytes * self.request(budget)[0]
 
     def whole_tokens(self, seqs: int, budget: int) -> int | None:
         """KV cache tokens that vLLM will print; None where their number depends on more."""
@@ -149,7 +154,7 @@ class Pool:
         """The largest C that fits beside the budget ``budget_of(C)``; 0 if none does."""
         return largest(lambda seqs: self.fits(seqs, budget_of(seqs)))
 
-    def _request(self, budget: int) -> tuple[float, float]:
+    def request(self, budget: int) -> tuple[float, float]:
         """What a full request takes beside a budget of B, and its standard error."""
         if not self.model.hybrid:
             return self.workload.blocks(self.model.block_size) * self.model.block_size, 0.0
@@ -227,9 +232,7 @@ def expected_at(model: MemoryModel, seqs: int, budget: int) -> Expected:
     """The pool at (C, B) by the fit where it has both slopes, else what the launches prove."""
     if is_known(model.k1) and is_known(model.k2) and is_known(model.pool_at_zero_tokens):
         surfaces = [_Surface(each, exact(1)) for each in (model, *model.others)]
-        (mean, error), *others = (surface.pool(seqs, budget, 0, 0) for surface in surfaces)
-        apart = max((abs(other - mean) for other, _ in others), default=0.0)
-        found = Expected(seqs, budget, "fit", mean, math.hypot(error, apart))
+        found = Expected(seqs, budget, "fit", *_over_splits(surfaces, seqs, budget))
     else:
         known = max(bounds(model), key=lambda bound: bound.at(seqs, budget), default=None)
         if known is None or math.isinf(known.at(seqs, budget)):

@@ -109,16 +109,19 @@ def corrections_to_pool(launches: list[Launch]) -> tuple[np.ndarray, np.ndarray]
     """
     charges = column(launches, "graph_charge")
     errors = rounding(charges) if np.ptp(charges) else np.zeros(len(launches))
-    if any(odd_ones(launches, "non_torch")) and not any(map(consumed, launches)):
+    if any(odd_ones(launches, "non_torch")) and not consumed(launches):
         non_torch = column(launches, "non_torch")
         above = np.nan_to_num(non_torch - np.nanmedian(non_torch))
         charges, errors = charges + above, np.hypot(errors, np.nan_to_num(rounding(non_torch)))
     return charges, errors
 
 
-def consumed(launch: Launch) -> bool:
+def consumed(launches: list[Launch]) -> bool:
     """Whether N holds all that stays allocated, the runner's state and workspaces too."""
-    return launch.model_runner == "V2" or bool(counts_consumed_memory(launch.vllm_version))
+    return any(
+        launch.model_runner == "V2" or counts_consumed_memory(launch.vllm_version)
+        for launch in launches
+    )
 
 
 def kv_per_token_intervals(launches: list[Launch]) -> list[tuple[Launch, tuple[float, float]]]:

@@ -5,12 +5,15 @@ print of a start, rounded as vLLM rounds, after the scenario has moved the pool 
 
     pool(C, B) = TM*U - M - N - G(C) - s*C - max(a1 + K1*B, a2 + K2*min(C, B) + k*B)
 
-Nothing of the package enters the truth but the shape of the law. K1 is 6*(hidden + MLP) bytes or,
-compiled, a tenth; K2 is 38.7 bytes x vocabulary where the sampler sorts (0.15, steeper below 128
-requests: 55 x), 15.1 x (0.19), 14 x (0.32, V1), and under runner V2 2 x (9.11 x in 0.33) beside
-s = 4*V + 4*ceil(V/32). a1 and a2 are up to 46 MiB apart. G is 9 MiB for each size captured.
+Nothing of the package enters the truth but the shape of the law. K1 is 6*(hidden + MLP) bytes, that
+of a server without the compiler: no warm server here is compiled. K2 is 38.7 bytes x vocabulary
+where the sampler sorts (0.15; 55 x below 64 requests, where an A100's is steeper up to 128), 15.1 x
+(0.19), 14 x (later, V1), and under runner V2 2 x (9.11 x in 0.33) beside s = 4*V + 4*ceil(V/32).
+a1 and a2 are up to 33 MiB apart. G is 9 MiB for each size captured. So these servers are milder
+than real ones can be.
 """
 
+import copy
 import json
 import math
 import random
@@ -251,14 +254,13 @@ def judge(scenario, folder, servers=200, seed=1, config=True, flags=None) -> Sco
         if best.basis == "fit" and best.kv_cache_tokens_stderr:
             truth = int(server.pool(*at, cold) // (16 * server.kappa)) * 16
             score.covered.append((truth - best.kv_cache_tokens) / best.kv_cache_tokens_stderr)
-        most = Server.best(replace_jitter(server), work, cold)
+        most = calm(server).best(work, cold)
         score.small.append((most - best.max_num_seqs) / most)
     return score
 
 
-def replace_jitter(server: Server) -> Server:
+def calm(server: Server) -> Server:
     """The same server, each start alike."""
-    calm = Server.__new__(Server)
-    calm.__dict__.update(server.__dict__)
-    calm.scenario = replace(server.scenario, jitter=0.0)
-    return calm
+    same = copy.copy(server)
+    same.scenario = replace(server.scenario, jitter=0.0)
+    return same

@@ -22,7 +22,7 @@ from ..diagnosis import (
 )
 from ..known import LLAMA_3_8B, Known, Slopes, known_beside
 from ..kv_cache import Shape, cost_of_request, is_hybrid
-from ..launch import Launch
+from ..launch import Launch, grouped
 from ..memory_model import MemoryModel, fit_routes, most_certain, usable, usual
 from ..optimum import Optimum, longest_request, solve
 from ..readings import kv_per_token
@@ -86,37 +86,35 @@ def fit_memory_model(
         *check_launches(used, hybrid, asked.gpu_memory_utilization),
         *notices(used, ABOUT_THE_ANSWER),
     ]
-    by_dtype: dict[str | None, list[Launch]] = {}
-    for launch in used:
-        by_dtype.setdefault(launch.kv_cache_dtype, []).append(launch)
     known = shape.kv_bytes_per_token if shape else None
     kappas = {
-        each: UNKNOWN if hybrid else kv_per_token(group, known if each in (None, dtype) else None)
-        for each, group in by_dtype.items()
+        each: UNKNOWN if hybrid else kv_per_token(alike, known if each in (None, dtype) else None)
+        for each, alike in grouped(used, "kv_cache_dtype").items()
     }
-    if known and not hybrid and kappas.get(dtype, kappas.get(None, UNKNOWN)).n != known:
+    kappa = kappas.get(dtype, kappas.get(None))
+    if kappa is None:
+        raise InputError(
+            f"no launch has kv_cache_dtype {dtype}; those here: {', '.join(map(str, kappas))}"
+        )
+    if known and not hybrid and kappa.n != known:
         warnings.append(
             Notice(
                 "config_disagrees",
                 f"config.json gives {known:,.0f} bytes of KV cache a token, the launches "
-                f"{kappas.get(dtype, UNKNOWN).n:,.0f}: another model's, and nothing of it is used.",
+                f"{kappa.n:,.0f}: another model's, and nothing of it is used.",
             )
         )
         shape = None
-    if dtype not in kappas and None not in kappas:
-        raise InputError(
-            f"no launch has kv_cache_dtype {dtype}; those here: {', '.join(map(str, kappas))}"
-        )
     slopes = _slopes(used, shape)
     models = fit_routes(
         used,
         kappas,
         _known(used, shape, slopes),
-        slopes=slopes,
+        slopes=slopes or LLAMA_3_8B,
         gpu_memory_utilization=utilization,
         kv_cache_dtype=dtype,
         block_size=block_size or 16,
-        kv_per_token=kappas.get(dtype, kappas.get(None, UNKNOWN)),
+        kv_per_token=kappa,
     )
     if not models:
         return _diagnosed(MemoryModel(), warnings, tokens_alone(hybrid))
@@ -130,21 +128,21 @@ def fit_memory_model(
     return _diagnosed(model, warnings)
 
 
-def _slopes(used: list[Launch], shape: Shape | None) -> Slopes:
-    """K1, K2 and k to expect: by config.json, else those of a Llama 3 8B."""
+def _slopes(used: list[Launch], shape: Shape | None) -> Slopes | None:
+    """K1, K2 and k to expect by config.json; None where it does not say."""
     config = shape.config if shape else None
     if config is None or config.optional("vocab_size") is None:
-        return LLAMA_3_8B
+        return None
     most = max(launch.max_num_seqs or 1 for launch in used)
     return expected_slopes(config, used[0].vllm_version, most)
 
 
-def _known(used: list[Launch], shape: Shape | None, slopes: Slopes) -> Known:
+def _known(used: list[Launch], shape: Shape | None, slopes: Slopes | None) -> Known:
     """What is known beside the launches, by their records and by config.json."""
     if shape is None:
         return known_beside(used)
     hidden, config = shape.hidden_state_bytes, shape.config
-    if config is None or slopes is LLAMA_3_8B:
+    if config is None or slopes is None:
         return known_beside(used, hidden)
     most = slopes.k + config.multimodal * hidden
     return known_beside(used, hidden, most, config.count("vocab_size"), slopes)

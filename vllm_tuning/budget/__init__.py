@@ -2,7 +2,7 @@
 
 from .admission import RunningRequest
 from .capacity import RISK, Capacity, capacity, launch_to_measure
-from .estimates import Server, chosen_experts, expected_slopes, profile_slopes
+from .estimates import chosen_experts, expected_slopes
 from .gpus import GPUS, Gpu, gpu_named
 from .memory_budget import equivalent_utilization, filled, tokens_per_percent
 from .parameters import layer_parameters, one_table
@@ -14,7 +14,6 @@ __all__ = [
     "Capacity",
     "Gpu",
     "RunningRequest",
-    "Server",
     "capacity",
     "chosen_experts",
     "equivalent_utilization",
@@ -24,7 +23,6 @@ __all__ = [
     "launch_to_measure",
     "layer_parameters",
     "one_table",
-    "profile_slopes",
     "quantization",
     "tokens_per_percent",
 ]

@@ -9,7 +9,7 @@ from collections import Counter
 
 import numpy as np
 
-from ..launch import Launch, column, short_places
+from ..launch import Launch, column, grouped, short_places
 from ..memory_model import MemoryModel
 from ..readings import consumed, kv_per_token_intervals, odd_ones
 from ..units import GIB, InputError, is_known, printed_half_widths
@@ -62,8 +62,8 @@ def check_launches(
             )
     _check_utilizations(launches, utilization)
     if not hybrid:
-        for dtype in {launch.kv_cache_dtype for launch in launches}:
-            _check_kv_per_token([each for each in launches if each.kv_cache_dtype == dtype])
+        for alike in grouped(launches, "kv_cache_dtype").values():
+            _check_kv_per_token(alike)
     return [*_non_torch(launches), *_balance(launches), *_single_rows(launches)]
 
 
@@ -100,14 +100,13 @@ def of_one_kind(launches: list[Launch]) -> tuple[list[Launch], list[Notice]]:
 def _check_utilizations(launches: list[Launch], asked: float | None) -> None:
     """Launches of several utilizations need the total memory, or three of them to give it."""
     known = {each for launch in launches if (each := launch.gpu_memory_utilization)}
-    if any(launch.total_memory for launch in launches) or len(known | {asked or 0} - {0}) < 2:
-        return
-    if len(known) < 3:
+    wanted = known | ({asked} if asked else set())
+    given = any(launch.total_memory for launch in launches)
+    if not given and len(wanted) > 1 and len(known) < 3:
         raise InputError(
-            f"{launches[0].where}: the utilizations are "
-            f"{', '.join(map(str, sorted(known | {asked or 0} - {0})))}, and no launch gives "
-            "total_memory_gib: give the memory of one GPU by --gpu-memory, or launches at three "
-            "utilizations"
+            f"{launches[0].where}: the utilizations are {', '.join(map(str, sorted(wanted)))}, and "
+            "no launch gives total_memory_gib: give the memory of one GPU by --gpu-memory, or "
+            "launches at three utilizations"
         )
 
 
@@ -146,7 +145,7 @@ def _check_kv_per_token(launches: list[Launch]) -> None:
 
 
 def _non_torch(launches: list[Launch]):
-    if any(map(consumed, launches)):
+    if consumed(launches):
         return  # N holds what the flags themselves keep
     for launch, value, usual in odd_ones(launches, "non_torch"):
         yield Notice(

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 
 from ..known import Slopes
 from ..launch import serve_flags
-from ..law import peak_activation
 from ..memory_model import MemoryModel
 from ..optimum import longest_request
 from ..units import is_known
@@ -144,12 +143,9 @@ def _room(model: MemoryModel, slopes: Slopes, seqs: int, tokens: int) -> float:
     """Bytes of the pool at (C, B) beyond a request of max_model_len; inf where no pool is known."""
     request = model.request_bytes(longest_request(model), tokens)
     need = request.n if is_known(request) else 0.0
-
-    def peak(seqs, tokens):
-        return float(peak_activation(tokens, seqs, slopes.k1, 0, slopes.k2, 0, slopes.k))
-
+    peak = slopes.peak(seqs, tokens)
     pools = [
-        fitted.launch.kv_cache + peak(fitted.flags[0] or 1, fitted.flags[1]) - peak(seqs, tokens)
+        fitted.launch.kv_cache + slopes.peak(fitted.flags[0] or 1, fitted.flags[1]) - peak
         for fitted in model.launches
         if fitted.launch.kv_cache is not None
     ]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from ..budget import capacity, expected_slopes
 from ..diagnosis import NextLaunch, four_launches
 from ..known import LLAMA_3_8B
-from ..law import peak_activation, refined_point
+from ..law import refined_point
 from ..units import InputError
 from ..workload import Workload
 
@@ -47,9 +47,6 @@ def plan_launches(
     notes, expected, room = [], None, math.inf
     slopes = expected_slopes(found.config, flags.get("vllm_version")) if found else LLAMA_3_8B
 
-    def peak(seqs, tokens):
-        return peak_activation(tokens, seqs, slopes.k1, 0, slopes.k2, 0, slopes.k)
-
     if not found:
         notes.append("No config.json: the widths of a Llama 3 8B are taken, on whatever GPU.")
     elif found.budget and found.pool:
@@ -68,10 +65,10 @@ def plan_launches(
             )
             room = math.inf
 
-    launches = four_launches(slopes, lambda *at: peak(*at) <= room, least)
+    launches = four_launches(slopes, lambda *at: slopes.peak(*at) <= room, least)
     notes += [
         f"By the estimate {launch.flags} leave no room for a request of max_model_len."
         for launch in launches
-        if peak(launch.max_num_seqs, launch.max_num_batched_tokens) > room
+        if slopes.peak(launch.max_num_seqs, launch.max_num_batched_tokens) > room
     ]
     return Plan(tuple(launches), tuple(notes), expected)

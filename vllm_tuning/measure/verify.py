@@ -125,7 +125,7 @@ def verify_launch(optimum: Optimum, launch: Launch) -> Verification:
         return Verification(launch, (), reason=f"the others predict nothing, {optimum.reason}")
     found = expected_at(model, *flags)
     pool = ufloat(found.kv_cache, found.kv_cache_stderr)
-    peak = model.left_over - found.graph_charge - model.s * flags[0] - pool
+    peak = model.left_over - model.graph_bytes(flags[0]) - model.s * flags[0] - pool
     checks = []
     for name, predicted, attribute in (
         (POOL, pool, "kv_cache"),

@@ -9,7 +9,7 @@ import re
 from dataclasses import replace
 from typing import Any
 
-from ..launch import KNOBS, Launch
+from ..launch import KNOBS, UNBALANCED, Launch
 from ..law import agrees
 from ..releases import (
     charges_graph_estimate,
@@ -27,7 +27,7 @@ from .tables import COLUMNS, by_warnings
 BUFFER = 150 * 2**20  # bytes that vLLM subtracts from the --kv-cache-memory it proposes
 
 _ROUNDING = 0.0101  # GiB between two prints of one figure
-_UNBALANCED = 0.035  # GiB between the pool and what its parts leave
+_UNBALANCED = UNBALANCED / GIB
 
 _TOTALS = (
     ("non_kv",),
