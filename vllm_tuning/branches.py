@@ -181,7 +181,7 @@ def _fit(readings: Readings, sampler: np.ndarray, known: Known) -> Split | None:
     if assumed:
         rows.append(gap)
         values, errors = [*values, 0.0], [*errors, known.intercepts]
-    sigma = readings.sigma * np.sqrt(readings.repeats)
+    sigma, printed = readings.weighted
     design = np.vstack([np.column_stack(list(columns.values())), *rows])
     target = np.concatenate([y, values])
     try:
@@ -197,11 +197,11 @@ def _fit(readings: Readings, sampler: np.ndarray, known: Known) -> Split | None:
         return None  # a hidden state is a part of what the model run holds for a token
     runs = _runs(readings, params, readings, sampler)
     predicted = np.maximum(*runs) + _shared(readings, params)
-    chi2 = float(np.sum(((readings.y - predicted) / sigma) ** 2))
+    off = readings.y - predicted
+    chi2 = float(np.sum((off / sigma) ** 2))
     known_off = float(np.sum(((target - design @ fit.params)[n:] / errors) ** 2)) if errors else 0.0
     free = len(names) - len(errors)
-    off = (readings.y - predicted) / readings.printed
-    spread = float(np.sum(off**2 / readings.repeats)) / readings.distinct
+    spread = float(np.sum((off / printed) ** 2)) / readings.distinct
     score = readings.distinct * math.log1p(spread) + known_off  # whatever the law's own scatter
     score += 2 * (len(names) - len(before))  # a slope that is assumed is no less free
     return Split(

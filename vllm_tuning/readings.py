@@ -39,7 +39,7 @@ class Readings:
     sigma: np.ndarray
     units: np.ndarray
 
-    @property
+    @cached_property
     def requests(self) -> np.ndarray:
         return np.minimum(self.seqs, self.tokens)
 
@@ -49,6 +49,12 @@ class Readings:
         flags = self.tokens * 2**18 + self.seqs + self.moved
         _, which, counts = np.unique(flags, return_inverse=True, return_counts=True)
         return counts[which]
+
+    @cached_property
+    def weighted(self) -> tuple[np.ndarray, np.ndarray]:
+        """``sigma`` and ``printed`` as those of a launch that shares its flags' weight."""
+        root = np.sqrt(self.repeats)
+        return self.sigma * root, self.printed * root
 
     @cached_property
     def sizes(self) -> np.ndarray:
