@@ -5,8 +5,9 @@ With the branches settled the law is linear:
     y = a1 + K1*B       + s*C + g*n(C) - TM*dU        in the model run's branch
     y = a2 + K2*S + k*B + s*C + g*n(C) - TM*dU        in the sampler run's, S = min(C, B)
 
-k, s, g (of each of the n sizes that CUDA graphs are captured for) and TM are known beforehand with
-an error, which enters the fit as one more reading each.
+k, s, g (of each of the n sizes that CUDA graphs are captured for), TM, and what few requests take
+beside K2 where the sampler sorts, are known beforehand with an error, which enters the fit as one
+more reading each.
 """
 
 import math
@@ -162,6 +163,7 @@ def _fit(readings: Readings, sampler: np.ndarray, known: Known) -> Split | None:
     params, before = {}, {}
     for name, column in (
         ("k", readings.tokens * sampler),
+        ("few", readings.bent * sampler),
         ("s", readings.seqs),
         ("graph", readings.sizes),
         ("total_memory", -readings.moved),
@@ -237,6 +239,8 @@ def _runs(readings: Readings, params, fitted: Readings, sampler: np.ndarray):
             runs.append(np.full(len(axis), -np.inf))
             continue
         run = params[intercept] + params.get(slope, 0.0) * axis + tilt * readings.tokens
+        if intercept == "a2":
+            run = run + params["few"] * readings.bent
         if slope not in params:
             least = own[which].min(), fitted.tokens[which].min()
             run = np.where((axis >= least[0]) & (readings.tokens >= least[1]), run, -np.inf)

@@ -13,7 +13,8 @@ from .readings import granule, rounding
 from .releases import charges_graph_estimate, has_second_runner, samples_by_triton
 from .units import MIB, NORMAL_95, UNKNOWN, exact
 
-LARGEST_ASSUMED_K = 16384  # bytes: 8,192 bf16 elements, the hidden size of a 70B model
+LARGEST_ASSUMED_K = 20480  # bytes; those of a 70B model are 16,384
+SORT_BEND = 12  # bytes per vocabulary entry and request of `law.bend`, at most
 VOCABULARIES = 32_000, 300_000  # from the smallest to beyond the largest in use, 262,144
 GRAPHS = 9 * MIB  # a size that is captured; 5 to 17 seen
 EQUAL_INTERCEPTS = 25  # granules: a1 and a2 of an A10G are 46 MiB apart
@@ -42,7 +43,7 @@ class Known:
     """What is known beside the launches, uncertain numbers in bytes (NaN: nothing).
 
     ``graph``: of each size that CUDA graphs are captured for, where their estimate was charged to
-    the pool and is not on record.
+    the pool and is not on record; ``few``: of each request of ``bend`` where the sampler sorts.
     ``intercepts``: standard error of a1 - a2, inf where the compiler ran inside the profile.
     ``ratio``: ln(K2 / (K1 - k)), tokens a request, by the model's shapes, and its error; ``k2``:
     ln(K2) likewise, where config.json gives it.
@@ -52,6 +53,7 @@ class Known:
     s: UFloat
     total_memory: UFloat
     graph: UFloat = NOTHING
+    few: UFloat = NOTHING
     intercepts: float = math.inf
     ratio: tuple[float, float] = RATIO
     k2: tuple[float, float] | None = None
@@ -69,10 +71,14 @@ def known_beside(
     hidden_state_bytes: k of the model, and what it can be at most where more stays alive (the
     output of an encoder, workspaces of experts); slopes: as its shapes let one expect.
     """
-    ratio, k2 = RATIO, None
+    ratio, k2, few = RATIO, None, NOTHING
+    sorts = samples_by_triton(launches[0].vllm_version) is False
+    if sorts:
+        few = _between(0, SORT_BEND * VOCABULARIES[1])
     if slopes:  # the sampler's kernels differ; the one that sorts has one cost
-        sorts = samples_by_triton(launches[0].vllm_version) is False
         k2 = math.log(slopes.k2), 0.15 if sorts else 0.5
+        if sorts:
+            few = _between(0, 2 * (slopes.k2_of_few - slopes.k2))
         if launches[0].cuda_graph == 0:  # the compiler makes K1 smaller, by how much is not known
             ratio = math.log(slopes.k2 / (slopes.k1 - slopes.k)), 0.5
     if hidden_state_bytes is None:
@@ -85,6 +91,7 @@ def known_beside(
         s=_state(launches, vocab_size),
         total_memory=_total_memory(launches),
         graph=_graphs(launches),
+        few=few,
         intercepts=math.inf if compiled else EQUAL_INTERCEPTS * max(map(granule, launches)),
         ratio=ratio,
         k2=k2,

@@ -16,7 +16,7 @@ from uncertainties import UFloat, correlated_values, ufloat
 from .branches import EXPECTED, SIGNIFICANT, Split, fit_branches
 from .known import LLAMA_3_8B, NOTHING, Known, Slopes
 from .launch import KNOBS, Launch, column
-from .law import model_run, sampler_run
+from .law import bend, model_run, sampler_run
 from .least_squares import least_squares, scatter
 from .readings import (
     LAW,
@@ -61,8 +61,9 @@ class MemoryModel:
 
     Parameters are ``uncertainties`` numbers in bytes, correlated with one another, NaN where the
     launches do not identify them; ``unresolved`` holds the slopes that rounding alone explains.
-    ``graph`` is what each captured size takes where its estimate is not on record. ``k_source`` and
-    ``s_source``: fitted, config or assumed; ``assumed``: the slope that rests on a1 = a2.
+    ``graph`` is what each captured size takes where its estimate is not on record, ``few``
+    what each request of ``bend`` takes where the sampler sorts. ``k_source`` and ``s_source``:
+    fitted, config or assumed; ``assumed``: the slope that rests on a1 = a2.
     ``pool_at_zero_tokens`` = A - a1 and ``pool_at_zero_requests`` = A - a2 are known without A
     where the pool was printed; ``left_over`` is A + G = TM*U - M - N. ``graphs``: G of no captured
     size, and of each one more. ``workspace``: above so many tokens the model run takes so many
@@ -82,6 +83,7 @@ class MemoryModel:
     k: UFloat = UNKNOWN
     s: UFloat = UNKNOWN
     graph: UFloat = NOTHING
+    few: UFloat = NOTHING
     k_source: str = "unknown"
     s_source: str = "unknown"
     assumed: str | None = None
@@ -124,7 +126,8 @@ class MemoryModel:
         taken = self.s * seqs + self.graph_bytes(seqs)
         run = model_run(tokens, self.k1, 0) + self.workspace_at(tokens)
         model = self.pool_at_zero_tokens - taken - run
-        sampler = sampler_run(tokens, seqs, self.k2, 0, self.k)
+        sampler = self.few * bend(np.minimum(seqs, tokens))
+        sampler = sampler + sampler_run(tokens, seqs, self.k2, 0, self.k)
         return model, self.pool_at_zero_requests - taken - sampler
 
     def pool(self, seqs, tokens) -> UFloat:
@@ -294,7 +297,7 @@ def _solve(
     if math.isnan(budget):
         names, covariance = names[:-1], covariance[:-1, :-1]
     fitted = correlated_values([split.params.get(name, budget) for name in names], covariance)
-    held = {name: getattr(known, name) for name in ("k", "s", "graph", "total_memory")}
+    held = {name: getattr(known, name) for name in ("k", "s", "graph", "few", "total_memory")}
     values = dict.fromkeys(("k1", "a1", "k2", "a2"), UNKNOWN) | held
     values |= {
         name: value if name == "budget" else value * scale

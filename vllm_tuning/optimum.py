@@ -24,6 +24,7 @@ from .workload import Workload, largest
 
 PRICED_BUDGETS = tuple(2**power for power in range(9, 16))  # 512 ... 32768
 PRICE = 0.01  # of the requests, what a larger token budget may cost
+BEYOND = 2  # times the largest budget launched, to which point C is followed
 
 
 @dataclass(frozen=True)
@@ -202,11 +203,15 @@ def _recommend(pool: Pool, balance: UFloat) -> Recommended | None:
     def smallest(seqs: int) -> int:
         return max(seqs, pool.least_budget)
 
+    def at_point(seqs: int) -> int:  # where it lies far out, no further than the requests need
+        far = max(BEYOND * launched, budget_needed(seqs, pool.workload))
+        return min(far, pool.largest_free_token_budget(seqs))
+
     def free(seqs: int) -> int:  # less a little, which comes back with the slack below
-        return max(smallest(seqs), int((1 - PRICE) * pool.largest_free_token_budget(seqs)))
+        return max(smallest(seqs), int((1 - PRICE) * at_point(seqs)))
 
     seqs = pool.most_requests(free) if meets else 0
-    budget, most = free(seqs), max(launched, pool.largest_free_token_budget(seqs))
+    budget, most = free(seqs), max(launched, at_point(seqs))
     if not seqs or budget < budget_needed(seqs, pool.workload):
         worth = math.ceil((1 - PRICE) * pool.most_requests(smallest))
         if not worth:

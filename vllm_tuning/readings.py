@@ -14,6 +14,7 @@ import numpy as np
 from uncertainties import UFloat, ufloat
 
 from .launch import Launch, column
+from .law import bend
 from .releases import captured_sizes, counts_consumed_memory
 from .units import MIB, UNKNOWN, exact, is_known, printed_half_widths
 
@@ -60,6 +61,11 @@ class Readings:
     def sizes(self) -> np.ndarray:
         """Batch sizes that CUDA graphs are captured for at the C of each."""
         return captured_sizes(self.seqs)
+
+    @cached_property
+    def bent(self) -> np.ndarray:
+        """What the sorting sampler's cost of few requests goes by."""
+        return bend(self.requests)
 
     @cached_property
     def distinct(self) -> int:

@@ -127,7 +127,7 @@ def test_sizes_with_suffixes_and_the_config_option(tmp_path):
     given = json.loads(
         run("fit", str(tmp_path), "--json", "--config", str(csv.parent / "config.json")).stdout
     )
-    assert (round(bare["k"]), bare["k_source"]) == (8192, "assumed")
+    assert (round(bare["k"]), bare["k_source"]) == (10240, "assumed")
     assert (given["k"], given["k_source"]) == (8192, "config")
 
 
@@ -299,7 +299,7 @@ def test_fit_takes_a_log_and_names_the_launches_to_make():
 def test_the_answer_fits_80_columns_where_k_is_assumed(tmp_path):
     (tmp_path / "launches.csv").write_text((ROOT / "data" / SET / "launches.csv").read_text())
     answer = run("recommend", str(tmp_path), *LENGTHS).stdout
-    assert "8,192 +- 4,980" in answer and all(len(line) <= 80 for line in answer.splitlines())
+    assert "10,240 +- 6,225" in answer and all(len(line) <= 80 for line in answer.splitlines())
 
 
 HOSTILE = "\x1bc\x1b]0;title\x07\x1b]52;c;eA==\x1b\\\x9b31m\x08\u202eevil\x00"

@@ -118,7 +118,7 @@ def test_four_launches_by_the_plan_and_a_fifth_at_the_answer(folder, exact_launc
     best = answer["recommend"]["recommended"]
     left = 6442450944 - 2172062269  # TM*U - M - N, bytes
     seqs = (left - 8192 * best["max_num_batched_tokens"]) / (1280 * 8192 + 3094568)
-    assert int(seqs) - 1 <= best["max_num_seqs"] <= int(seqs)  # 6 MiB are half a request
+    assert int(seqs) - 2 <= best["max_num_seqs"] <= int(seqs)  # 17 MiB at most
     verified = answer["verify"]
     assert verified["holds"] and all(check["within"] for check in verified["checks"])
     assert [launch.max_num_seqs for launch in read_launches(folder / "verify.csv")] == [
@@ -193,10 +193,10 @@ def test_no_launch_is_added_where_none_worked(folder):
 
 
 def test_without_a_config_one_launch_more_tells_the_hidden_states(folder):
-    """310 is what the law gives with k = 8192; with a k of up to 16 KiB it were 306."""
+    """310 is what the law gives with k = 8192; with a k of up to 20 KiB it were 305."""
     answer = figures(folder, *LENGTHS)
     assert len(answer["launches"]) == 5
-    assert answer["recommend"]["recommended"]["max_num_seqs"] in (309, 310)
+    assert answer["recommend"]["recommended"]["max_num_seqs"] in (308, 309, 310)
 
 
 def test_a_terminal_is_not_told_what_a_log_says_to_it(folder):
@@ -248,7 +248,7 @@ def test_a_launch_that_is_missing_after_the_plan_is_made(folder):
     """Group 1 at 512 dies, so K2 is not known from the plan of four."""
     answer = figures(folder, *LENGTHS, *CONFIG, behaviour="dies@512")
     assert 4 < len(answer["launches"]) <= 6
-    assert answer["recommend"]["recommended"]["max_num_seqs"] in (309, 310)
+    assert answer["recommend"]["recommended"]["max_num_seqs"] in (308, 309, 310)
 
 
 @pytest.mark.parametrize("flag", ["--max-num-seqs=8", "--max_num_batched_tokens", "--port"])

@@ -175,7 +175,7 @@ def test_what_is_unknown_comes_first_and_is_told_once():
 
 
 def test_an_assumed_k_is_worth_a_launch(tmp_path):
-    """Without config.json and with one budget in group 1 hidden states stay open: up to 16 KiB."""
+    """Without config.json and with one budget in group 1 hidden states stay open: up to 20 KiB."""
     (tmp_path / "launches.csv").write_text(
         "max_num_seqs,max_num_batched_tokens,kv_cache_gib,kv_cache_tokens,block_size\n"
         "128,512,3.6,472416,32\n512,512,2.5,327360,32\n16,2048,3.7,484416,32\n"

@@ -83,7 +83,7 @@ def test_the_price_list_against_exact_bytes(exact_launches):
         assert not fits(price.max_num_seqs + 1)
 
 
-def law(pairs, a, k1, k2, kappa=131072, decimals=2, seed=None):
+def law(pairs, a, k1, k2, kappa=131072, decimals=2, seed=None, shape=None):
     """Launches of an exact law, printed to 0.01 GiB; optionally with noise in the pool."""
     noise = (
         np.random.default_rng(seed).normal(0, 0.02, len(pairs)) if seed else np.zeros(len(pairs))
@@ -95,7 +95,8 @@ def law(pairs, a, k1, k2, kappa=131072, decimals=2, seed=None):
     return fit_memory_model(
         parse_launches(
             "max_num_seqs,max_num_batched_tokens,kv_cache_gib,kv_cache_tokens\n" + "\n".join(rows)
-        )
+        ),
+        shape,
     )
 
 
@@ -166,6 +167,15 @@ def test_intercepts_move_the_recommended_budget_as_the_balance_says(a1, a2):
     slack = (a - needed - a1) / k1  # what rounding mns down left goes to the budget
     assert best.max_num_batched_tokens == pytest.approx(max(free, slack), abs=3)
     assert 0 <= optimum.max_num_seqs.n - best.max_num_seqs < 1.5
+
+
+def test_point_c_is_not_followed_far_beyond_the_launches():
+    """The branches meet at 588 requests * 3e6 / 20e3 = 88,000 tokens, 16,384 were launched."""
+    model = law(FOUR, 20, 20e3, 3e6, shape=Shape(0, 131072))
+    optimum = find_optimum(model, Workload(128, 128))
+    assert optimum.max_num_batched_tokens.n > 70_000
+    assert optimum.recommended.max_num_batched_tokens == 2 * 16384
+    assert "beyond_launches" in names(optimum)
 
 
 def test_without_chunked_prefill_the_budget_holds_the_longest_prompt():

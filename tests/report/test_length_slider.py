@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 
 from vllm_tuning import GIB, Workload, find_optimum, fit_memory_model, model_of, read_launches
 from vllm_tuning.figures.law import figure_1_by_length
+from vllm_tuning.kv_cache.layout import Shape
 from vllm_tuning.report.length_slider import ladder, length_slider
 
 K1, K2, K, KAPPA, BLOCK = 147456, 3094568, 8192, 8192, 32  # exact bytes of the two-layer model
@@ -110,7 +111,8 @@ def test_the_point_of_each_frame_lies_on_the_peak_by_hand(pool, exact_launches):
             [
                 replace(launch, peak_activation=None, total_memory=None)
                 for launch in read_launches(ROOT / "data/llama-3-8b-2-layers")
-            ]
+            ],
+            Shape(KAPPA, K),
         )
     optima = [find_optimum(model, rung) for rung in ladder(WORK)]
     ax = figure_1_by_length(model, optima, 16, Figure().add_subplot())

@@ -85,8 +85,8 @@ def _assumed(model: MemoryModel) -> Iterator[Notice]:
         yield Notice(
             "branches_uncertain",
             f"{1 + len(model.others)} ways to split the launches into the two branches explain "
-            "them about as well; the errors cover all. --config config.json, or a launch far in "
-            "each branch, decides.",
+            "them about as well; the errors cover all. A launch far in each branch decides, and so "
+            "can --config config.json.",
         )
     few = [f for f in sampler if (f.flags[0] or 128) < 128 and f.launch.vllm_version]
     if any(samples_by_triton(fitted.launch.vllm_version) is False for fitted in few):

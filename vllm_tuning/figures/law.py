@@ -11,7 +11,7 @@ import numpy as np
 from uncertainties import unumpy
 
 from ..answer import find_optimum
-from ..law import model_run, sampler_run
+from ..law import bend, model_run, sampler_run
 from ..optimum import optimum_of
 from ..pool import one_sided_quantile
 from ..units import GIB, is_known
@@ -118,12 +118,15 @@ def _curves(model, max_num_seqs, max_num_batched_tokens):
     seqs, tokens = np.broadcast_arrays(max_num_seqs, max_num_batched_tokens)
     if shows_pool(model):
         # Plain numbers: to propagate errors would cost time.
-        exact = ("k1", "k2", "k", "s", "graph", "pool_at_zero_tokens", "pool_at_zero_requests")
-        pair = replace(model, **{n: getattr(model, n).n for n in exact}).pools(seqs, tokens)
+        exact = ("k1", "k2", "k", "s", "graph", "few")
+        levels = ("pool_at_zero_tokens", "pool_at_zero_requests")
+        plain = {name: getattr(model, name).n for name in exact + levels}
+        pair = replace(model, **plain).pools(seqs, tokens)
     else:
+        few = model.few.n * bend(np.minimum(seqs, tokens))
         pair = (
             model_run(tokens, model.k1.n, model.a1.n),
-            sampler_run(tokens, seqs, model.k2.n, model.a2.n, model.k.n),
+            few + sampler_run(tokens, seqs, model.k2.n, model.a2.n, model.k.n),
         )
     return {run: curve / GIB for run, curve in zip(("model run", "sampler run"), pair, strict=True)}
 
