@@ -12,7 +12,12 @@ import numpy as np
 from .units import GIB
 
 DEFAULT_FLAGS = {160: (1024, 16384), 70: (1024, 8192), 0: (256, 2048)}  # from so many GiB on
-SMALL_DEFAULTS = ("A100", "GB10")  # GPUs that get the last pair, whatever their size
+SMALL_DEFAULTS = {"A100": (0, 9), "GB10": (0, 33)}  # GPUs that get the last pair from then on
+SECOND_RUNNER = {  # families of dense models that model runner V2 is the default of, from then on
+    "qwen3": (0, 22),
+    "llama": (0, 23),
+    "mistral": (0, 23),
+}
 
 
 @functools.cache
@@ -46,6 +51,24 @@ def has_second_runner(version: str | None) -> bool | None:
     return _reaches(version, 0, 22)
 
 
+def runs_second_runner(version: str | None, family: str = "", plain: bool = True) -> bool | None:
+    """Whether model runner V2 is the default on CUDA for a model that no log names one of.
+
+    ``plain``: dense, and all its layers keep keys and values. Read in the releases' sources.
+    """
+    first = SECOND_RUNNER.get(family, (0, 25)) if plain else (0, 30)
+    return _reaches(version, *first)
+
+
+def runs_first_engine(version: str | None, gpu: str | None = None) -> bool:
+    """Whether the engine is V0: up to 0.7, and on GPUs older than Ampere as long as there was V0.
+
+    It does not chunk prefill up to 32,768 tokens: a step then holds max_model_len.
+    """
+    old = (gpu or "").startswith(("V100", "T4"))
+    return _reaches(version, 0, 11 if old else 8) is False
+
+
 def prints_tokens_by_concurrency(version: str | None) -> bool | None:
     """Whether "KV cache size" is int(concurrency * max_model_len), not blocks * block size."""
     return _reaches(version, 0, 20, 2)
@@ -59,6 +82,11 @@ def prints_activation(version: str | None) -> bool | None:
 def samples_by_triton(version: str | None) -> bool | None:
     """Whether the sampler is a Triton kernel; it sorted all logits before."""
     return _reaches(version, 0, 17)
+
+
+def samples_twice(version: str | None) -> bool | None:
+    """Whether the sampler of runner V2 holds the logits once more."""
+    return _reaches(version, 0, 33)
 
 
 def keeps_expert_workspace(version: str | None) -> bool | None:
@@ -93,16 +121,29 @@ def default_utilization(version: str | None) -> float:
     return 0.9 if _reaches(version, 0, 20, 2) is False else 0.92
 
 
-def default_flags(total_memory: float, gpu: str | None = None) -> tuple[int, int]:
+def default_flags(
+    total_memory: float,
+    gpu: str | None = None,
+    version: str | None = None,
+    max_model_len: int | None = None,
+) -> tuple[int, int]:
     """(max_num_seqs, max_num_batched_tokens) that ``vllm serve`` takes where neither is given.
 
-    total_memory: bytes of one GPU; ``gpu``: its name, for those of ``SMALL_DEFAULTS``. As of vLLM
-    0.33 (``EngineArgs.get_batch_defaults`` in ``vllm/engine/arg_utils.py``).
+    total_memory: bytes of one GPU; ``gpu``: its name, for those of ``SMALL_DEFAULTS``; without a
+    release as of vLLM 0.33 (``EngineArgs`` in ``vllm/engine/arg_utils.py`` of 0.8 to 0.33).
 
     >>> default_flags(79.19 * GIB), default_flags(23.58 * GIB)
     ((1024, 8192), (256, 2048))
     """
-    size = 0.0 if gpu and gpu.startswith(SMALL_DEFAULTS) else total_memory / GIB
+    if runs_first_engine(version, gpu):
+        whole = max_model_len or 0  # beyond, prompts are chunked
+        return 256, max(2048, whole if whole <= 32768 else 0)
+    size = total_memory / GIB
+    for name, first in SMALL_DEFAULTS.items():
+        if (gpu or "").startswith(name) and _reaches(version, *first) is not False:
+            size = 0.0
+    if _reaches(version, 0, 28) is False:  # the first pair is newer
+        size = min(size, 159)
     return next(flags for smallest, flags in DEFAULT_FLAGS.items() if size >= smallest)
 
 

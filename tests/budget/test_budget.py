@@ -36,6 +36,7 @@ def server(row):
     given = float(row["model_weights_gib"]) * GIB if row["weights_given"] == "yes" else None
     return Server(
         total_memory=float(row["total_memory_gib"]) * GIB,
+        gpu=row["device"],
         weights=given,
         gpu_memory_utilization=float(row["gpu_memory_utilization"]),
         vllm_version=row["vllm_version"],
@@ -534,3 +535,40 @@ def test_an_eager_launch_has_no_graphs():
     done = CliRunner().invoke(main, ["budget", str(data), "--launches", str(data), "--json"])
     graphs = json.loads(done.stdout)["cuda_graphs"]
     assert (graphs["gib"], graphs["high"], graphs["source"]) == (0, 0, "measured")
+
+
+def test_cautions_stand_in_the_json(tmp_path):
+    """A band that was seen to hold on H100 and A100 up to 0.19 is assumed elsewhere."""
+    path = model("Llama-3.1-8B", tmp_path)
+    old, new, other = (
+        json.loads(run(path, "--gpu", *gpu, "--max-model-len", 65536, "--json").stdout)
+        for gpu in (("H100", "--vllm-version", "0.19.0"), ("H100",), ("NVIDIA L4",))
+    )
+    assert old["warnings"] == [] and new["warnings"] == ["band_is_assumed"]
+    assert other["warnings"] == ["max_model_len_does_not_fit", "band_is_assumed"]
+    assert new["pool_high_gib"] - new["pool_low_gib"] > old["pool_high_gib"] - old["pool_low_gib"]
+
+
+def test_float32_doubles_weights_hidden_states_and_cache(tmp_path):
+    path = model("Llama-3.1-8B", tmp_path)
+    two, four = (capacity(path, gpu="H100", dtype=dtype) for dtype in ("half", "float32"))
+    rest = 0.037 * GIB
+    weights = [each.budget.parts[0].value - rest for each in (two, four)]
+    assert weights[1] == pytest.approx(2 * weights[0])
+    assert four.cache.kv_bytes_per_token == 2 * 131072
+    with pytest.raises(InputError, match="dtype is 'int4'; expected one of auto, half"):
+        capacity(path, dtype="int4")
+
+
+def test_the_second_runner_keeps_a_state_of_each_request(tmp_path):
+    """Qwen3 8B, 0.27: 626,736 bytes a request in N, 544 tokens of 147,456 bytes for 128 of them."""
+    path, pools = model("Qwen3-8B", tmp_path), []
+    for seqs in (128, 256):
+        found = capacity(path, gpu="RTX 4090", vllm_version="0.27.1", max_num_seqs=seqs)
+        parts = {part.name: part.value for part in found.budget.parts}
+        pools.append((parts["non_torch"], parts["activation"]))
+    assert (pools[1][0] - pools[0][0]) / 147456 == pytest.approx(544.04, abs=0.01)
+    first = capacity(path, gpu="RTX 4090", vllm_version="0.21.0", max_num_seqs=256)
+    peak = {part.name: part.value for part in first.budget.parts}["activation"]
+    assert peak == pytest.approx(256 * 14 * 151936 + 2048 * 8192)  # V1; V2 takes a seventh
+    assert pools[1][1] < peak / 2

@@ -7,12 +7,16 @@ count once.
 
 import numpy as np
 import pytest
-from test_budget import LAUNCHES, judged, model, server
+from conftest import rows_of
+from test_budget import HERE, LAUNCHES, judged, model, server
 
 from vllm_tuning.budget import estimates
+from vllm_tuning.budget.estimates import Server
+from vllm_tuning.budget.gpus import GPUS
+from vllm_tuning.budget.memory_budget import memory_budget
 from vllm_tuning.budget.parameters import count_parameters
 from vllm_tuning.law import hidden_state_bytes
-from vllm_tuning.releases import has_larger_context, samples_by_triton
+from vllm_tuning.releases import default_flags, has_larger_context, samples_by_triton
 from vllm_tuning.units import GIB
 
 ODD, EVEN = ([row for row in LAUNCHES if int(row["log"][1:]) % 2 == half] for half in (1, 0))
@@ -119,6 +123,35 @@ def test_the_pool_of_h100_and_a100_without_a_launch():
     errors, held, widths = judged(EVEN)
     assert len(EVEN) >= 46 and np.median(errors) <= 0.005 and np.percentile(errors, 90) <= 0.02
     assert 0.85 <= held.mean() <= 0.97 and widths.max() <= 2
+
+
+def on_another_card(row):
+    row = {name: value or None for name, value in row.items()}
+    total = GPUS[row["device"]].total_memory
+    defaults = default_flags(total, row["device"], row["vllm_version"], int(row["max_model_len"]))
+    given = row["model_weights_gib"]
+    return Server(
+        total_memory=total,
+        gpu_memory_utilization=float(row["gpu_memory_utilization"]),
+        max_num_seqs=int(row["max_num_seqs"] or defaults[0]),
+        max_num_batched_tokens=int(row["max_num_batched_tokens"] or defaults[1]),
+        tensor_parallel_size=int(row["tensor_parallel_size"]),
+        vllm_version=row["vllm_version"],
+        weights=float(given) * GIB if given else None,
+        gpu=row["device"],
+        second_runner=row["model_runner"] == "V2",
+    )
+
+
+def test_the_pool_on_other_cards_and_newer_releases():
+    """The band is assumed and wide; the flags and releases that are known put 16 within 10 %."""
+    rows = rows_of(HERE / "other-cards.csv")
+    pools = [(memory_budget(model(row["model"]), on_another_card(row)).pool, row) for row in rows]
+    real = np.array([float(row["kv_cache_gib"]) for _, row in pools]) * GIB
+    held = [pool.low <= each <= pool.high for (pool, _), each in zip(pools, real, strict=True)]
+    off = np.array([pool.value for pool, _ in pools]) / real - 1
+    assert len(rows) == 19 and sum(held) >= 17 and np.median(abs(off)) < 0.05
+    assert sum(abs(off) < 0.1) >= 16
 
 
 def test_models_that_the_fit_has_not_seen():

@@ -102,6 +102,15 @@ def test_default_flags_of_vllm():
     assert default_flags(24 * GIB) == (256, 2048)
     assert default_flags(79.19 * GIB) == (1024, 8192)
     assert default_flags(191.98 * GIB) == (1024, 16384)
+    # as the sources of 0.8.5, 0.25 and 0.30 have it: A100, GB10, more than 160 GiB
+    assert default_flags(79.15 * GIB, "A100-80GB", "0.8.5") == (1024, 8192)
+    assert default_flags(79.15 * GIB, "A100-80GB", "0.9.2") == (256, 2048)
+    assert default_flags(121.69 * GIB, "GB10", "0.30.0") == (1024, 8192)
+    assert default_flags(121.69 * GIB, "GB10") == (256, 2048)
+    assert default_flags(191.98 * GIB, "MI300X", "0.25.1") == (1024, 8192)
+    # V0 profiles a whole prompt at once, and chunks only above 32,768
+    assert default_flags(31.74 * GIB, "V100-32GB", "0.8.5", 32768) == (256, 32768)
+    assert default_flags(79.19 * GIB, "H100", "0.7.3", 40000) == (256, 2048)
 
 
 def test_bars_of_the_price_list_are_those_of_a_search_by_hand(exact_launches):

@@ -22,7 +22,7 @@ from ..diagnosis import (
 )
 from ..known import LLAMA_3_8B, Known, Slopes, known_beside
 from ..kv_cache import Shape, cost_of_request, is_hybrid
-from ..launch import Launch, grouped
+from ..launch import Launch, first_known, grouped
 from ..memory_model import MemoryModel, fit_routes, most_certain, usable, usual
 from ..optimum import Optimum, longest_request, solve
 from ..readings import kv_per_token
@@ -134,7 +134,8 @@ def _slopes(used: list[Launch], shape: Shape | None) -> Slopes | None:
     if config is None or config.optional("vocab_size") is None:
         return None
     most = max(launch.max_num_seqs or 1 for launch in used)
-    return expected_slopes(config, used[0].vllm_version, most)
+    runner = first_known(used, "model_runner")
+    return expected_slopes(config, used[0].vllm_version, most, runner)
 
 
 def _known(used: list[Launch], shape: Shape | None, slopes: Slopes | None) -> Known:

@@ -12,10 +12,11 @@ from ..releases import default_flags, default_utilization, release
 from ..units import GIB, InputError
 from ..workload import Workload, at_percentile, largest
 from .admission import MARGIN, Risk, RunningRequest, seqs_by_length, seqs_for_risk
-from .estimates import Part, Server
-from .gpus import GPUS, gpu_named
+from .estimates import Part, Server, second_runner
+from .gpus import GPUS, gpu_named, gpu_with
 from .memory_budget import Budget, indexed_weights, memory_budget
 
+DTYPES = ("auto", "half", "float16", "bfloat16", "float", "float32")  # of vLLM's --dtype
 RISK = 0.01  # of preemption at a moment, where lengths are known
 
 
@@ -35,6 +36,7 @@ class Capacity:
     lengths: tuple[Workload, ...] = ()
     printed_tokens: int | None = None  # of the launch, where its flags are the ones asked for
     risk: Risk | None = None
+    fitted: bool = True  # on such a card and release, so that the band was seen to hold
 
     @property
     def blocks(self) -> int | None:
@@ -54,6 +56,20 @@ class Capacity:
         if not printed or not pool:
             return False
         return not math.isclose(self.tokens(pool.value), printed, rel_tol=0.01)
+
+    @property
+    def cautions(self) -> list[str]:
+        """Names of what the answer must be read with."""
+        blocks, most = self.blocks, self.max_num_seqs(self.pool.value) if self.pool else None
+        most = max(most or 0, self.risk.max_num_seqs if self.risk else 0)
+        holds = {
+            "nothing_fits": blocks is not None and blocks < 2,
+            "max_model_len_does_not_fit": (self.max_concurrency or 1) < 1 and (blocks or 0) >= 2,
+            "launch_contradicts": self.contradicted,
+            "above_profiled_seqs": bool(self.budget) and most > self.profiled_seqs,
+            "band_is_assumed": bool(self.pool and self.pool.spread) and not self.fitted,
+        }
+        return [name for name, true in holds.items() if true]
 
     @property
     def max_concurrency(self) -> float | None:
@@ -129,6 +145,7 @@ class Capacity:
                 "risk": RISK,
                 "probability": self.risk.probability,
             },
+            "warnings": self.cautions,
         }
 
 
@@ -147,6 +164,7 @@ def capacity(
     decode_context_parallel_size: int = 1,
     block_size: int | None = None,
     vllm_version: str | None = None,
+    dtype: str | None = None,
     weights: float | None = None,
     kv_cache: float | None = None,
     lengths: tuple[Workload, ...] = (),
@@ -156,6 +174,10 @@ def capacity(
     are those of the launch, else vLLM's defaults; its figures are taken where the flags do not move
     them. Raises InputError."""
     config = read_config(path)
+    if dtype:
+        if dtype not in DTYPES:
+            raise InputError(f"dtype is {dtype[:40]!r}; expected one of {', '.join(DTYPES)}")
+        config = replace(config, values=config.values | {"served_dtype": dtype})
     given = launch or Launch()
     version = vllm_version or given.vllm_version
     if vllm_version and not release(vllm_version):
@@ -182,22 +204,22 @@ def capacity(
             f"{max_num_seqs:,}; vLLM refuses that"
         )
     total = gpu_memory or (card and GPUS[card].total_memory) or given.total_memory
-    seqs, tokens = default_flags(total or 0.0, card)
+    longest = max_model_len or given.max_model_len or config.optional("max_position_embeddings")
+    seqs, tokens = default_flags(total or 0.0, card, version, longest)
     asked = max_num_batched_tokens or given.max_num_batched_tokens
     tokens = asked or max(tokens, max_num_seqs or 0)
     seqs = max_num_seqs or given.max_num_seqs or min(seqs, tokens)
     largest_request = max((each.length for each in lengths), default=0)
-    longest = max_model_len or given.max_model_len or config.optional("max_position_embeddings")
     longest = longest or largest_request or tokens
     if largest_request > longest:
         raise InputError(
             f"a request of {largest_request:,} tokens is longer than max_model_len {longest:,}"
         )
-    dtype = kv_cache_dtype or given.kv_cache_dtype
+    kept = kv_cache_dtype or given.kv_cache_dtype
     block = block_size or given.block_size or 16
     cache, fp8 = (
         cache_layout(config, tp, pp, each, block, decode_context_parallel_size)
-        for each in (dtype, "fp8")
+        for each in (kept, "fp8")
     )
     utilization = utilization or given.gpu_memory_utilization or default_utilization(version)
     printed = _unmoved(
@@ -209,9 +231,9 @@ def capacity(
         max_num_seqs=seqs,
         max_num_batched_tokens=tokens,
         max_model_len=longest,
-        kv_cache_dtype=dtype,
+        kv_cache_dtype=kept,
     )
-    budget = pool = None
+    budget, pool, fitted = None, None, True
     if kv_cache is not None:
         pool = Part("pool", kv_cache, "given")
     elif total:
@@ -223,10 +245,12 @@ def capacity(
             tensor_parallel_size=tp,
             pipeline_parallel_size=pp,
             vllm_version=version,
+            gpu=card or gpu_with(total),
+            second_runner=second_runner(config, version, given.model_runner),
             weights=weights or indexed_weights(config, tp * pp),
         )
         budget = memory_budget(config, server, printed if launch else None)
-        pool = budget.pool
+        pool, fitted = budget.pool, server.fitted
     elif printed.kv_cache is not None:
         pool = Part("pool", printed.kv_cache, "measured")
     risk = None
@@ -247,6 +271,7 @@ def capacity(
         lengths=tuple(lengths),
         printed_tokens=printed.kv_cache_tokens if kv_cache is None else None,
         risk=risk,
+        fitted=fitted,
     )
 
 

@@ -67,7 +67,7 @@ def memory_budget(config: ModelConfig, server: Server, launch: Launch | None = N
         charge = None
     parts = (
         _known("weights", measured.model_weights, server.weights) or weights(config, server),
-        _known("non_torch", measured.non_torch) or non_torch(server),
+        _known("non_torch", measured.non_torch) or non_torch(config, server),
         _known("activation", measured.peak_activation) or activation(config, server),
         _known("cuda_graphs", charge) or graphs,
     )

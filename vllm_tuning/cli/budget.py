@@ -21,6 +21,7 @@ from .options import (
 @server_options
 @click.option("--max-num-seqs", type=Size(), metavar="N", help="Default: vLLM's on such a GPU.")
 @click.option("--max-num-batched-tokens", type=Size(), metavar="N", help="Likewise.")
+@click.option("--dtype", metavar="TYPE", help="Of weights and activations: auto, float32, ...")
 @click.option("--kv-cache-dtype", metavar="TYPE", help="auto, fp8, ...")
 @click.option(
     "--decode-context-parallel-size", type=click.IntRange(1, 4096), default=1, metavar="N"

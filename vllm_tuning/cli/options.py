@@ -147,7 +147,7 @@ def gpu_options(command):
         click.option(
             "--gpu",
             type=Gpu("total_memory", "--gpu-memory GIB as vLLM prints it"),
-            help="Or its name, such as H100 or A100-40GB.",
+            help="Or its name, as nvidia-smi prints it or short: H100.",
         ),
         click.option("--gpu-memory", type=Gib(), help="Memory of one GPU as vLLM prints it."),
     ):

@@ -125,8 +125,8 @@ class ModelConfig:
     @property
     def element_bytes(self) -> int:
         """Bytes of an element of weights and activations as vLLM runs the model: it takes float32
-        configs as float16 unless --dtype says otherwise."""
-        return 2
+        configs as float16 unless --dtype (``served_dtype``) says otherwise."""
+        return 4 if self.get("served_dtype") in ("float32", "float") else 2
 
     @property
     def head_dim(self) -> int:

@@ -23,7 +23,7 @@ def capacity_summary(found: Capacity) -> Summary:
         costs = "No GPU given (--gpu, --gpu-memory, or --kv-cache-gib): costs only."
         return Summary(*parts, Paragraph(costs))
     parts.append(Paragraph("What the pool holds", "heading"))
-    if blocks < 2:
+    if "nothing_fits" in found.cautions:
         lacking = -pool.value
         missing = f"{lacking / GIB:.2f} GiB are missing" if lacking > 0 else "no block fits"
         nothing = (
@@ -86,14 +86,14 @@ def _pool(found: Capacity, pool: float, blocks: int) -> list[Part]:
             "the log calls maximum concurrency, the worst case, not a limit on users."
         ),
     ]
-    if found.contradicted:
+    if "launch_contradicts" in found.cautions:
         contradiction = (
             f"The launch printed {found.printed_tokens:,} tokens. Is it another model, a --dtype, "
             "speculative decoding, or does it lack --decode-context-parallel-size or "
             "--kv-cache-dtype here?"
         )
         parts.append(Paragraph(contradiction, "warning"))
-    if concurrency < 1:
+    if "max_model_len_does_not_fit" in found.cautions:
         refused = (
             "vLLM will not start: one such request must fit. Set --max-model-len to at most "
             f"{found.longest_request:,}."
@@ -116,8 +116,7 @@ def _admitted(found: Capacity, pool) -> list[Part]:
         if pool.spread:
             low, high = found.max_num_seqs(pool.low), found.max_num_seqs(pool.high)
             parts.append(Paragraph(f"{low:,} to {high:,} in the band"))
-        most = max(fit, found.risk.max_num_seqs if found.risk else 0)
-        if most > found.profiled_seqs and found.budget:
+        if "above_profiled_seqs" in found.cautions:
             more = (
                 f"More than the mns {found.profiled_seqs:,} of the peak above: ask again with "
                 "--max-num-seqs, for its peak takes from the pool."
@@ -155,8 +154,9 @@ def _knobs(found: Capacity) -> list[Part]:
         )
         rows.append((f"utilization {same:.4f}", "gives back what CUDA graphs are charged"))
     estimated = (
-        "Estimated from launches of H100 and A100, vLLM 0.9 to 0.19, of usual language models; a "
-        "launch and its log (--launches) are better."
+        "Estimated from launches of H100 and A100, vLLM 0.9 to 0.19, of usual language models"
+        + ("; " if found.fitted else ". For this card and release the band is assumed: ")
+        + "a launch and its log (--launches) are better."
     )
     return [
         Paragraph("What buys more", "heading"),
