@@ -41,8 +41,9 @@ class TradeOff:
 class Recommended:
     """Integers that obey vLLM's rules and fit with 95 % confidence, and the pool to expect.
 
-    ``basis``: fit, or bound (what one launch proves). ``needed_tokens``: what the server must
-    print at least for the requests to fit, None where tokens are not the cost of a request.
+    ``basis``: fit, or bound (what one launch proves); ``at_point``: point C, not the price rule.
+    ``needed_tokens``: what the server must print at least for the requests to fit, None where
+    tokens are not the cost of a request.
     """
 
     max_num_seqs: int
@@ -53,6 +54,11 @@ class Recommended:
     concurrency: float
     basis: str = "fit"
     needed_tokens: int | None = None
+    at_point: bool = False
+
+    @property
+    def place(self) -> str:
+        return "recommended (point C)" if self.at_point else "recommended"
 
     @property
     def proviso(self) -> str:
@@ -212,7 +218,8 @@ def _recommend(pool: Pool, balance: UFloat) -> Recommended | None:
 
     seqs = pool.most_requests(free) if meets else 0
     budget, most = free(seqs), max(launched, at_point(seqs))
-    if not seqs or budget < budget_needed(seqs, pool.workload):
+    at_c = bool(seqs) and budget >= budget_needed(seqs, pool.workload)
+    if not at_c:
         worth = math.ceil((1 - PRICE) * pool.most_requests(smallest))
         if not worth:
             return None
@@ -225,10 +232,10 @@ def _recommend(pool: Pool, balance: UFloat) -> Recommended | None:
         seqs = pool.most_requests(wanted)
         budget, most = wanted(seqs), max(launched, wanted(seqs))
     slack = largest(lambda tokens: pool.fits(seqs, tokens), most, near=budget)
-    return _expected(pool, seqs, max(budget, min(most, slack)))
+    return _expected(pool, seqs, max(budget, min(most, slack)), at_c)
 
 
-def _expected(pool: Pool, seqs: int, budget: int) -> Recommended:
+def _expected(pool: Pool, seqs: int, budget: int, at_point: bool) -> Recommended:
     tokens = pool.whole_tokens(seqs, budget)
     return Recommended(
         seqs,
@@ -238,6 +245,7 @@ def _expected(pool: Pool, seqs: int, budget: int) -> Recommended:
         None if tokens is None else pool.stderr(seqs, budget),
         pool.concurrency(seqs, budget),
         needed_tokens=_needed(pool.model, seqs, pool.workload),
+        at_point=at_point,
     )
 
 

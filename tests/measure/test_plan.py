@@ -110,7 +110,7 @@ def test_a_launch_that_does_not_fit_is_lowered_or_named(gib, seqs, tokens, notes
     plan = plan_launches(config, gpu_memory=gpu, max_model_len=32768)
     _, many, _, long = plan.launches
     assert (many.max_num_seqs, long.max_num_batched_tokens) == (seqs, tokens)
-    assert len(plan.notes) == notes
+    assert len(plan.notes) == notes + 1 and "keep the second log" in plan.notes[-1]
     budget = capacity(config, gpu_memory=gpu, max_model_len=32768).budget
     taken = sum(part.value for part in budget.parts if part.name not in ("activation", "pool"))
     room = budget.requested - taken - 4 * GIB

@@ -9,11 +9,12 @@ import math
 import pytest
 from conftest import ROOT
 
-from vllm_tuning import GIB, Workload, find_optimum, fit_memory_model
+from vllm_tuning import GIB, Launch, Workload, find_optimum, fit_memory_model
 from vllm_tuning.answer import Asked, model_of
 from vllm_tuning.kv_cache.layout import read_shape
 from vllm_tuning.pool import expected_at
 from vllm_tuning.reading.tables import read_launches
+from vllm_tuning.report.contract import recommend_json
 from vllm_tuning.units import MIB
 
 DATA = ROOT / "data"
@@ -93,6 +94,35 @@ def test_the_answer_for_cold_starts_is_what_the_requests_need():
     best = find_optimum(model, Workload(512, 128)).recommended
     assert best.basis == "fit" and best.max_num_batched_tokens <= 5000
     assert best.max_num_batched_tokens >= -(-best.max_num_seqs * 639 // 128)
+
+
+def test_the_pool_of_the_cold_start_beside_a_warm_answer():
+    """An RTX 4090 with Qwen3 8B at 256/2048: 4.92 GiB cold, 5.91 warm (300 recorded starts)."""
+    cold, warm = (
+        Launch(
+            max_num_seqs=256,
+            max_num_batched_tokens=2048,
+            gpu_memory_utilization=0.92,
+            kv_cache=pool * GIB,
+            kv_cache_tokens=tokens,
+            block_size=16,
+            cold_start=tokens == 35792,
+            model_runner="V2",
+            vllm_version="0.27.1",
+        )
+        for pool, tokens in ((4.92, 35792), (5.91, 43040))
+    )
+    both, alone = (
+        find_optimum(fit_memory_model(launches), Workload(1024, 256))
+        for launches in ([cold, warm], [warm])
+    )
+    best = recommend_json(both)["recommended"]
+    assert best["max_num_seqs"] == both.recommended.max_num_seqs >= (43040 - 16) // 1280
+    assert best["kv_cache_gib"] - best["kv_cache_cold_gib"] == pytest.approx(0.99, abs=0.001)
+    said = {notice.name: notice.text for notice in both.notices}
+    assert "smaller by 0.99 GiB" in said["starts_cold_first"].replace("(by", "by")
+    assert "not known" in {n.name: n.text for n in alone.notices}["starts_cold_first"]
+    assert recommend_json(alone)["recommended"]["kv_cache_cold_gib"] is None
 
 
 def test_an_h200_whose_k1_jumps():

@@ -10,6 +10,7 @@ from ..diagnosis import (
     about_the_answer,
     about_the_model,
     check_launches,
+    cold_start_takes,
     missing_reasons,
     next_launches,
     no_estimate,
@@ -18,6 +19,7 @@ from ..diagnosis import (
     notices,
     of_one_kind,
     refuse_falling_peaks,
+    starts_cold_first,
     tokens_alone,
 )
 from ..known import LLAMA_3_8B, Known, Slopes, known_beside
@@ -42,11 +44,15 @@ class Asked:
 
 @dataclass(frozen=True, kw_only=True)
 class Fit(MemoryModel):
-    """A memory model, why parameters are unknown, which launch would identify them, warnings."""
+    """A memory model, why parameters are unknown, which launch would identify them, warnings.
+
+    ``cold_takes``: bytes that a cold start leaves less than a warm one, where both are on record.
+    """
 
     reasons: dict[str, str] = field(default_factory=dict)
     next_launches: tuple[NextLaunch, ...] = ()
     notices: tuple[Notice, ...] = ()
+    cold_takes: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +79,7 @@ def fit_memory_model(
             for launch in launches
         ]
     used, others = usable(launches)
+    cold_takes = cold_start_takes(used)
     used, warnings = of_one_kind(used)
     warnings = [*not_used(others), *warnings]
     if not used:
@@ -125,7 +132,7 @@ def fit_memory_model(
         cost, disagreement = cost_of_request(used, shape, block_size or 16)
         warnings += [disagreement] if disagreement else []
         model = replace(model, hybrid=True, request_cost=cost)
-    return _diagnosed(model, warnings)
+    return replace(_diagnosed(model, warnings), cold_takes=cold_takes)
 
 
 def _slopes(used: list[Launch], shape: Shape | None) -> Slopes | None:
@@ -168,6 +175,8 @@ def find_optimum(model: Fit, workload: Workload, chunked_prefill: bool = True) -
     found = solve(model, workload, least_budget)
     reason = no_recommendation(found, model.reasons)
     warnings = [*model.notices, *about_the_answer(found)]
+    if found.recommended:
+        warnings += starts_cold_first(found.recommended, model, model.cold_takes)
     if found.reason == "nothing_fits":
         warnings.append(Notice("negative_pool", f"{reason}."))
     method = replace(found.method, reason=no_estimate(found.method.reason))

@@ -97,6 +97,17 @@ def of_one_kind(launches: list[Launch]) -> tuple[list[Launch], list[Notice]]:
     ]
 
 
+def cold_start_takes(launches: list[Launch]) -> float | None:
+    """Bytes that a cold start leaves less than a warm one of equal flags, at most; None unknown."""
+    same = ("max_num_seqs", "max_num_batched_tokens", "gpu_memory_utilization", "kv_cache_dtype")
+    pools: dict[tuple, dict[bool, float]] = {}
+    for launch in launches:
+        if launch.kv_cache is not None and launch.cold_start is not None:
+            flags = tuple(getattr(launch, name) for name in same)
+            pools.setdefault(flags, {})[launch.cold_start] = launch.kv_cache
+    return max((kv[False] - kv[True] for kv in pools.values() if len(kv) == 2), default=None)
+
+
 def _check_utilizations(launches: list[Launch], asked: float | None) -> None:
     """Launches of several utilizations need the total memory, or three of them to give it."""
     known = {each for launch in launches if (each := launch.gpu_memory_utilization)}

@@ -32,6 +32,10 @@ ABOUT_THE_ANSWER = {
         "Memory outside torch shrank while profiling: sleep mode, or another process left the "
         "GPU. Launch again on an idle GPU, without sleep mode."
     ),
+    "persisted_startup_plan": (
+        "The pool was taken from an earlier start (VLLM_ENABLE_STARTUP_PLAN), not measured: start "
+        "without it to measure."
+    ),
     "preempted": (
         "Requests were preempted while serving: the pool was too small for max_num_seqs."
     ),
@@ -106,10 +110,6 @@ ABOUT_A_FIGURE = {
         "This release never prints the activation or non_torch (up to 0.6.3, and V1 of 0.8 to "
         "0.9.0). The KV-only route works with kv_cache_tokens; the four-launch formula needs "
         "another release, or VLLM_USE_V1=0 from 0.8 to 0.9."
-    ),
-    "persisted_startup_plan": (
-        "The pool was taken from an earlier start (VLLM_ENABLE_STARTUP_PLAN), not measured: start "
-        "without it to measure."
     ),
     "profiling_skipped": (
         "The pool was set by hand (kv_cache_memory_bytes), not measured: this launch says "

@@ -45,17 +45,14 @@ def figure_1_by_length(model, optima, given, ax=None):
     draws nothing.
     """
     ax, (symbol, larger, both) = axes_of(ax, 3.2), _quantity(model)
-    points = {
-        i: (best.max_num_seqs, best.max_num_batched_tokens)
-        for i, optimum in enumerate(optima)
-        if (best := optimum.recommended)
-    }
-    right = 1.1 * max(seqs for seqs, _ in points.values())
+    points = {i: best for i, optimum in enumerate(optima) if (best := optimum.recommended)}
+    right = 1.1 * max(best.max_num_seqs for best in points.values())
     x = np.linspace(0, right, 129)  # from 128 on matplotlib leaves out what lies on a straight line
-    for i, (seqs, tokens) in points.items():
+    for i, best in points.items():
+        seqs, tokens = best.max_num_seqs, best.max_num_batched_tokens
         frame, point = {"gid": f"frame-{i}"}, (seqs, larger(*_curves(model, seqs, tokens).values()))
         _draw_runs(ax, x, _curves(model, x, tokens), larger, both, **frame)
-        ax.plot(*point, **STAR, label="recommended (point C)", **frame)
+        ax.plot(*point, **STAR, label=best.place, **frame)
         if i == given:
             ax.plot(
                 *point,
@@ -171,7 +168,7 @@ def _draw_law(ax, model, optimum, along, held, chosen, part):
         seqs, tokens = (point[flag] for flag in LABEL)
         at = point[along], float(larger(*_curves(model, **point).values()))
         star = STAR if name == "C" else STAR | {"marker": "D", "ms": 8}
-        label = "recommended (point C)" if name == "C" else "chosen flags"
+        label = optimum.recommended.place if name == "C" else "chosen flags"
         ax.plot(*at, **star, **moving, label=label)
         ax.annotate(
             f"{name}: mns {seqs:,}, mnbt {tokens:,}, {symbol} = {at[1]:.3g} GiB",

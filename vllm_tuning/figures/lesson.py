@@ -47,7 +47,7 @@ def off_the_point(optimum, ax=None):
     look = {"fc": "none", "ec": GREY, "hatch": "....", "lw": 0, "label": over}
     ax.fill_between(x, holds, x, where=x > holds, **look)
     at = best.max_num_seqs, min(best.concurrency, best.max_num_seqs)
-    ax.plot(*at, **STAR, label="recommended (point C)")
+    ax.plot(*at, **STAR, label=best.place)
     ax.set(xlim=(0, x[-1]), ylim=(0, 1.3 * max(holds.max(), best.max_num_seqs)))
     ax.xaxis.set_major_formatter(THOUSANDS)
     return legend(say(ax, f"Held: mnbt {budget:,}."), ncols=2)

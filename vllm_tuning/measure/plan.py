@@ -10,6 +10,11 @@ from ..law import refined_point
 from ..units import InputError
 from ..workload import Workload
 
+TWICE = (
+    "Launch each twice and keep the second log: the first start of new flags compiles, and that "
+    "hides what is to be measured (measure does so). With --enforce-eager once is enough."
+)
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -71,4 +76,5 @@ def plan_launches(
         for launch in launches
         if slopes.peak(launch.max_num_seqs, launch.max_num_batched_tokens) > room
     ]
+    notes.append(TWICE)
     return Plan(tuple(launches), tuple(notes), expected)

@@ -21,6 +21,7 @@ def answer_summary(optimum: Answer) -> Summary:
     """The recommended flags, the pool to expect, the three steps, trade-offs and warnings."""
     work = optimum.workload
     asked = f"Requests of {work.input_len:,} + {work.output_len:,} = {work.length:,} tokens"
+    asked += _server_asked(optimum.model)
     return (
         Summary(Paragraph(asked, "heading"))
         + recommendation(optimum)
@@ -29,12 +30,28 @@ def answer_summary(optimum: Answer) -> Summary:
     )
 
 
+def _server_asked(model: Fit) -> str:
+    """What the answer holds for, of that in which the launches differ."""
+    parts = [
+        f"{name} {value}"
+        for name, field, value in (
+            ("utilization", "gpu_memory_utilization", model.gpu_memory_utilization),
+            ("KV cache dtype", "kv_cache_dtype", model.kv_cache_dtype),
+            ("block size", "block_size", model.block_size),
+        )
+        if len({getattr(fitted.launch, field) for fitted in model.launches}) > 1
+    ]
+    return f", at {', '.join(parts)}" if parts else ""
+
+
 def recommendation(optimum: Answer) -> Summary:
     """Flags, pool and the three steps; else why there are none, what to launch, what is known."""
     best, formula = optimum.recommended, optimum.method
+    tokens = optimum.max_num_batched_tokens
+    apart = tokens is not None and tokens.n <= 0
     steps = (
         ("four-launch formula", "estimated", formula.max_num_seqs, formula.max_num_batched_tokens),
-        ("refined", "estimated", optimum.max_num_seqs, optimum.max_num_batched_tokens),
+        ("refined", "estimated", optimum.max_num_seqs, None if apart else tokens),
         (
             "recommended",
             "derived",
@@ -48,6 +65,8 @@ def recommendation(optimum: Answer) -> Summary:
             [(Cell(name, kind), *values) for name, kind, *values in steps],
         )
     )
+    if apart:
+        table += Summary(Paragraph("(refined: the branches meet at no positive token budget)"))
     if formula.reason:
         table += Summary(Paragraph(f"(no four-launch formula: {formula.reason})"))
     if best:

@@ -95,6 +95,7 @@ def recommend_json(answer: Answer) -> dict:
             "max_num_batched_tokens": best.max_num_batched_tokens,
             "basis": best.basis,
             "kv_cache_gib": best.kv_cache / GIB,
+            "kv_cache_cold_gib": in_gib(_cold(answer)),
             "kv_cache_tokens": best.kv_cache_tokens,
             "kv_cache_tokens_stderr": best.kv_cache_tokens_stderr,
             "concurrency": best.concurrency,
@@ -109,6 +110,12 @@ def recommend_json(answer: Answer) -> dict:
         "warnings": _names(answer.notices),
         "explanations": [notice.text for notice in answer.notices],
     }
+
+
+def _cold(answer: Answer) -> float | None:
+    """The pool of the recommended flags at a cold start, bytes; None where it is not known."""
+    takes, best = answer.model.cold_takes, answer.recommended
+    return None if takes is None or best is None else best.kv_cache - takes
 
 
 def recommend_yaml(answer: Answer) -> str:
@@ -130,6 +137,8 @@ def recommend_yaml(answer: Answer) -> str:
         "kv_cache_dtype",
     ):
         values = {value for f in answer.model.launches if (value := getattr(f.launch, name))}
+        if values and hasattr(answer.model, name):  # of several, the answer's
+            values = {getattr(answer.model, name)}
         if len(values) == 1 and values.isdisjoint((1, "auto")):
             lines.append(f"{name.replace('_', '-')}: {values.pop()}")
     return "\n".join(lines) + "\n"
