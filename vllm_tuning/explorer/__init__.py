@@ -19,7 +19,7 @@ from ..launch import serve_flags
 from ..pool import Pool
 from ..reading import DATA, sources_of
 from ..report import answer_summary, recommendation, text_of, warnings
-from ..units import GIB, InputError
+from ..units import GIB, InputError, is_known
 from ..workload import Workload
 from .utilization import at_utilization, launched
 
@@ -33,6 +33,20 @@ ROW = Layout(flex_flow="row wrap", align_items="flex-start")
 
 def _wide() -> dict:
     return {"style": {"description_width": "12em"}, "layout": Layout(width="30em")}
+
+
+def _shows(name: str) -> str:
+    """Whether a carried data set answers, or what else it shows."""
+    try:
+        model = model_of([name])
+    except InputError:
+        return "is not one fit"
+    known = [each.upper() for each in ("k1", "k2") if is_known(getattr(model, each))]
+    if len(known) == 2:
+        cold = " for cold starts" * any(f.launch.cold_start for f in model.launches)
+        pool = is_known(model.pool_at_zero_tokens)
+        return "answers" + cold if pool else "shows the law, no pool"
+    return f"shows one branch, {known[0]}" if known else "shows one level"
 
 
 class Slider(SelectionSlider):
@@ -72,7 +86,7 @@ class Explorer(VBox):
         self._several = {str(launches): launches} if isinstance(launches, list | tuple) else {}
         names = sorted(path.parent.name for path in DATA.glob("*/launches.csv"))
         self.data_set = Dropdown(
-            options=names,
+            options=[(f"{name}: {_shows(name)}", name) for name in names],
             value=launches if launches in names else None,
             description="data set",
             **_wide(),

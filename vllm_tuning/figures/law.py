@@ -194,13 +194,21 @@ def _listed(values) -> str:
 
 
 def _draw_launches(ax, model, along, held, level):
-    """Launches where they were measured: filled at ``level``, hollow elsewhere, with rounding."""
-    pool = shows_pool(model)
+    """Launches where they were measured: filled at ``level``, hollow elsewhere, with rounding.
+
+    Pools of several utilizations stand where they would be at that of the answer.
+    """
+    pool, asked = shows_pool(model), model.gpu_memory_utilization
+    shares = {f.launch.gpu_memory_utilization for f in model.launches} - {None}
+    moves = pool and len(shares) > 1
     sign = 1 if pool == (model.route == "kv_only") else -1  # the residual is that of the reading
     drawn = [f for f in model.launches if getattr(f.launch, along)]
     for fitted in sorted(drawn, key=lambda f: getattr(f.launch, along)):
         x, mine = getattr(fitted.launch, along), getattr(fitted.launch, held)
         y = (fitted.kv_cache if pool else fitted.peak_activation) + sign * fitted.residual
+        if moves and (share := fitted.launch.gpu_memory_utilization):
+            y += model.total_memory.n * (asked - share) + fitted.launch.graph_charge
+            y -= model.graph_charge(fitted.launch.max_num_seqs or 1)
         branch, hollow = branch_of(model, fitted), mine not in (level, None)
         ax.errorbar(
             x,
@@ -219,6 +227,8 @@ def _draw_launches(ax, model, along, held, level):
         for name in ("k1", "k2")
         if not is_known(getattr(model, name))
     ]
+    if moves:
+        notes.append(f"Pools as at utilization {asked:g}, with the curve's CUDA graphs.")
     notes.append(
         f"Error bars: printed rounding, ±{model.unit / 2 / GIB:.2g} GiB, hidden where "
         "smaller than the marker."
