@@ -16,7 +16,7 @@ from .branches import SIGNIFICANT
 from .four_launches import FourLaunchEstimate, four_launch_estimate
 from .launch import first_known, serve_flags
 from .law import refined_point
-from .memory_model import MemoryModel
+from .memory_model import FittedLaunch, MemoryModel
 from .pool import Bound, Pool, bounds
 from .releases import default_flags
 from .units import is_known
@@ -108,13 +108,12 @@ def solve(model: MemoryModel, workload: Workload, least_budget: int = 1) -> Opti
     found = Optimum(model=model, workload=workload, method=method)
     reason = _unknown(model, workload)
     if not is_known(model.request_bytes(workload.length, 1)):
-        return replace(found, reason="request_cost" if model.hybrid else reason)
+        counted = filter(None, (_by_concurrency(each, workload) for each in here))
+        best = max(counted, key=_size, default=None) if model.hybrid else None
+        reason = "request_cost" if model.hybrid else reason
+        return replace(found, reason=reason, recommended=best)
     proved = (_by_bound(model, workload, each, least_budget) for each in bounds(model))
-    best = max(
-        filter(None, proved),
-        key=lambda each: (each.max_num_seqs, each.max_num_batched_tokens),
-        default=None,
-    )
+    best = max(filter(None, proved), key=_size, default=None)
     if not reason:
         seqs, tokens = optimum_of(model, workload.length)
         found = replace(found, max_num_seqs=seqs, max_num_batched_tokens=tokens)
@@ -284,6 +283,20 @@ def _by_bound(
         "bound",
         _needed(model, seqs, workload),
     )
+
+
+def _by_concurrency(fitted: FittedLaunch, workload: Workload) -> Recommended | None:
+    """What a launch proves by its printed concurrency: so many requests of max_model_len fit."""
+    launch, (seqs, tokens) = fitted.launch, fitted.flags
+    held = min(seqs or 0, math.floor((launch.max_concurrency or 0) - 0.005))
+    if held < 1 or workload.length > (launch.max_model_len or 0) or launch.kv_cache is None:
+        return None
+    concurrency = launch.max_concurrency or 0.0
+    return Recommended(held, tokens, launch.kv_cache, None, None, concurrency, "bound")
+
+
+def _size(found: Recommended) -> tuple[int, int]:
+    return found.max_num_seqs, found.max_num_batched_tokens
 
 
 def _prices(pool: Pool) -> Iterator[TradeOff]:

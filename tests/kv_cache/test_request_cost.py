@@ -74,7 +74,11 @@ def test_windows_that_show_make_no_line_and_the_config_is_asked_for():
     for rows in (FOUR, [*FOUR, (16, 8192, 131072)], [*FOUR, (16, 8192, 5120)]):
         assert fit_request_cost(launches(*rows)) is None
     answer = find_optimum(fit_memory_model(launches(*FOUR)), Workload(1000, 280))
-    assert answer.recommended is None and "--config config.json" in answer.reason
+    assert "--config config.json" in answer.reason
+    best = answer.recommended  # so many of full length, as one launch printed
+    held = [row.max_concurrency for row in launches(*FOUR)]
+    assert best.basis == "bound" and best.max_num_seqs == int(max(held))
+    assert "request_cost_is_a_limit" in {notice.name for notice in answer.notices}
 
 
 def recurrent(*rows):
@@ -119,6 +123,10 @@ def test_the_recommendation_fits_by_vllms_own_rule_and_few_more_do_not(other, le
     assert best.kv_cache_tokens is None and best.concurrency >= best.max_num_seqs
 
 
+def best_flags(best):
+    return best.max_num_seqs, best.max_num_batched_tokens
+
+
 def test_one_length_answers_for_requests_near_it_only():
     model = fit_memory_model(recurrent(*FOUR))
     for work in (Workload(60000, 5536), Workload(30000, 30000)):
@@ -128,7 +136,9 @@ def test_one_length_answers_for_requests_near_it_only():
     assert "request_cost_is_a_limit" in {notice.name for notice in near.notices}
     for far in (Workload(1000, 280), Workload(60000, 10000)):
         optimum = find_optimum(model, far)
-        assert optimum.recommended is None
+        best = optimum.recommended
+        assert best is None if far.length > 65536 else best.basis == "bound"
+        assert best is None or holds_recurrent(*best_flags(best), 65536)
         assert f"--max-model-len {far.length}" in optimum.reason
     assert optimum.method.reason and recommend_json(optimum)["method"] is None
 
@@ -225,7 +235,10 @@ def test_launches_that_contradict_the_config_are_named_and_the_larger_cost_count
     small = shape(tmp_path, num_hidden_layers=54)
     answer = find_optimum(fit_memory_model(launches(*FOUR), small), Workload(60000, 5536))
     assert "config_disagrees" in {notice.name for notice in answer.notices}
-    assert answer.recommended is None  # windows show, so the launches give no cost either
+    best = answer.recommended  # windows show, so the launches give no cost, but what they hold
+    assert best.basis == "bound" and best.max_num_seqs <= max(
+        row.max_concurrency for row in launches(*FOUR)
+    )
     model = fit_memory_model(recurrent(*FOUR), shape(tmp_path, num_hidden_layers=6))
     assert "config_disagrees" in {notice.name for notice in model.notices}
     best = find_optimum(model, Workload(60000, 5536)).recommended

@@ -24,6 +24,8 @@ def about_the_model(model: MemoryModel) -> list[Notice]:
 def about_the_answer(optimum: Optimum) -> list[Notice]:
     """Where the requests or the recommended flags leave the scope of the method or the launches."""
     notices = list(_requests(optimum.model, optimum.workload))
+    if optimum.recommended and optimum.reason == "request_cost":
+        notices.append(_limit(optimum.workload, longest_request(optimum.model)))
     if optimum.recommended:
         notices += _limits(optimum, optimum.recommended)
     return notices
@@ -172,13 +174,7 @@ def _requests(model: MemoryModel, workload: Workload) -> Iterator[Notice]:
         )
     lengths = model.request_cost.lengths if model.request_cost else ()
     if len(lengths) == 1 and workload.length < lengths[0]:
-        yield Notice(
-            "request_cost_is_a_limit",
-            f"Layers of several kinds share the pool. A request of {workload.length:,} "
-            f"tokens is counted as one of {lengths[0]:,}, which is an upper limit: "
-            "more may fit. To know, launch once more with --max-model-len "
-            f"{workload.length}.",
-        )
+        yield _limit(workload, lengths[0])
     longest = longest_request(model)
     if longest and workload.length > longest:
         yield Notice(
@@ -187,6 +183,15 @@ def _requests(model: MemoryModel, workload: Workload) -> Iterator[Notice]:
             f"{longest:,} of the launches: vLLM would refuse it. Launch with "
             f"--max-model-len {workload.length}.",
         )
+
+
+def _limit(workload: Workload, length: int) -> Notice:
+    return Notice(
+        "request_cost_is_a_limit",
+        f"Layers of several kinds share the pool. A request of {workload.length:,} tokens is "
+        f"counted as one of {length:,}, which is an upper limit: more may fit. To know, launch "
+        f"once more with --max-model-len {workload.length}, or give --config config.json.",
+    )
 
 
 def _limits(optimum: Optimum, best: Recommended) -> Iterator[Notice]:
