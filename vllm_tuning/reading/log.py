@@ -97,7 +97,13 @@ class Start:
         if stage == ENGINE:
             return any(old.row.stage in (ENGINE, LOAD, PROFILE, POOL, LATE) for old in mine)
         if stage == LOAD and "model_weights" in new.values:
-            return any(old.row.stage in (PROFILE, POOL, LATE) for old in mine)
+            failed = any(old.row.stage == ERROR for old in self.messages)
+            unseen = new.process.pid and all(
+                old.process.pid != new.process.pid for old in self.messages
+            )
+            return any(old.row.stage in (PROFILE, POOL, LATE) for old in mine) or (
+                failed and bool(unseen)
+            )
         again = [old for old in mine if old.row is new.row]
         return (
             stage == PROFILE

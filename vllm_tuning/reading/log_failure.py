@@ -14,15 +14,18 @@ _CONSEQUENCE = re.compile(
 
 def failure_of(messages: list[Message]) -> tuple[str | None, str | None]:
     """The cause of a failed start, and the last words of a process that died; None without one."""
-    own = cause = fatal = by = None
+    own = memory = cause = fatal = by = None
     traced, chained = set(), set()
     for r in messages:
         values = r.values
         if "serving" in values:
-            cause = cause if fatal else None  # what it survived
+            cause = memory or cause if fatal else None  # what it survived
+            memory = None
             break
         if r.row.stage == ERROR:
             own = own or values["reason"]
+        elif "oom" in values:
+            memory = memory or values["reason"]
         elif "traceback" in values:
             traced.add(r.process)
         elif "chained" in values:
@@ -34,4 +37,4 @@ def failure_of(messages: list[Message]) -> tuple[str | None, str | None]:
             if first and (r.process in traced or values["logged"]):
                 cause, by = values["reason"], r.process
                 chained.discard(by)
-    return own or cause, fatal
+    return own or memory or cause, fatal

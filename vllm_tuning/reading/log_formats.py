@@ -160,11 +160,16 @@ LATE  0.27.1 -  Free memory on device
     memory \(weights \+ non-torch\), {peak_with_graphs} for peak activation, and {cuda_graph} for
     CUDAGraph memory(?:.*?--kv-cache-memory={fit_bytes}`)?(?:.*?Current kv cache memory in use is
     {kv_cache})?
+LATE  0.18 - (NPU)  Free memory on device
+    \([\d.]+/{total_memory}\) on startup\. Desired GPU memory utilization is
+    \({gpu_memory_utilization}, {requested_memory}\)\. Actual usage: {model_weights} for weights,
+    {peak_activation} for peak activation, {non_torch} for non-torch memory, {cuda_graph} for NPU
+    graph memory
 LATE  0.6 - (the plugin)  vllm_tuning figures, ready:  {exact}
 # why it failed
 ERROR  0.4.3 -  No available memory for the cache blocks
 ERROR  0.8 -  To serve at least one request with the model(?:'s|s's) max seq len
-    \({max_model_len}\), \([\d.]+ GiB KV cache is needed, which is larger than the available KV
+    \({max_model_len}\), \(?[\d.]+ GiB KV cache is needed, which is larger than the available KV
     cache memory \({kv_left}\)
 ERROR  0.4.3 - 0.10 (V0)  The model's max seq len
     \({max_model_len}\) is larger than the maximum number of tokens that can be stored in KV cache
@@ -177,6 +182,7 @@ ERROR  0.14 -  Cannot auto-fit max_model_len
 ERROR  0.4.3 -  Error in memory profiling
 ERROR  0.4.3 -  max_num_batched_tokens \(\d+\) (?:must be|is smaller)
 ERROR  0.4.3 -  User-specified max_model_len \(\d+\) is greater
+MARK  any  memory allocation failed with OOM|CUDA out of memory\. Tried to allocate  (?P<oom>)
 MARK  any  Error: |Exception:  (?P<generic>)
 MARK  any  Traceback \(most recent call last\)  (?P<traceback>)
 MARK  any  The above exception was the direct cause|During handling of the above exception

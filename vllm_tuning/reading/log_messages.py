@@ -95,7 +95,7 @@ def _message(
         }
         if "exact" in values:
             values = exact_figures(values["exact"])
-        if row.stage == ERROR or {"generic", "fatal"} & set(values):
+        if row.stage == ERROR or {"generic", "fatal", "oom"} & set(values):
             values |= {"reason": _one_line(lead + error), "logged": "ERROR" in before}
         return Message(line.number, line.text, process, row, values)
     if missed:

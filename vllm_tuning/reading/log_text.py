@@ -63,6 +63,8 @@ _COLLECTOR = re.compile(  # docker compose, then a time stamp, then Kubernetes' 
     rf"\A(?:[\w.\-/]+ *\| )?(?:{_DATE}\s+)?(?:std(?:out|err) [FP] )?"
 )
 
+_QUOTED = re.compile(r"\A(?:[▎▏▌│┃>] ?)+")  # as people paste, to any depth
+
 _TOKENS = "|".join(
     (
         _PROCESS,
@@ -147,7 +149,8 @@ def lines_of(first: int, text: str) -> list[Line]:
     text = text.removeprefix("\ufeff")
     lines = []
     for number, raw in enumerate(text.removesuffix("\n").split("\n"), first):
-        line = _COLLECTOR.sub("", raw)
+        line = _COLLECTOR.sub("", _QUOTED.sub("", raw))
+        line = line[:-1] if line.endswith("\\") else line  # as a shell goes on in the next
         line = _unwrapped(line) if line.startswith("{") else line
         parts = re.split(r"[\r\n]+", line) if "\r" in line or "\n" in line else [line]
         lines += [Line(number, part, is_fresh(part)) for part in parts]
