@@ -21,6 +21,7 @@ class Launch:
     graphs really took, ``cuda_graph_estimated`` what the profiler set aside for them.
     ``cold_start``: the compiler ran inside the profile (None: there was none, or the log does not
     say); ``model_runner``: V1 or V2. ``hybrid``: layers of several kinds share the pool;
+    ``prefix_caching`` to ``decode_context_parallel_size``: the engine's mode, which no table holds;
     ``measured``: the pool was not set by hand; ``exact``: the device counted its memory to the
     byte. ``where`` is the file and line the record was read from.
     """
@@ -53,6 +54,9 @@ class Launch:
     error: str | None = None
     warnings: tuple[str, ...] = ()
     hybrid: bool = False
+    prefix_caching: bool | None = field(default=None, compare=False)
+    speculative_tokens: int | None = field(default=None, compare=False)
+    decode_context_parallel_size: int | None = field(default=None, compare=False)
     measured: bool = True
     exact: bool = False
     where: str = field(default="launch", compare=False)

@@ -70,7 +70,8 @@ class MemoryModel:
     bytes more than K1 says, as a launch there showed.
     ``kv_per_token`` is kappa; where layers of several kinds share the pool (``hybrid``) it is
     unknown, and ``request_cost`` takes its place. All at the answer's ``gpu_memory_utilization``.
-    ``law`` is the standard error of one launch about the law, bytes; ``slopes`` those to expect.
+    ``lookahead``: tokens drafted a step. ``law`` is the standard error of one launch about the law,
+    bytes; ``slopes`` those to expect.
     ``others``: the models by other splits of the launches into branches that explain them about
     as well.
     """
@@ -99,6 +100,7 @@ class MemoryModel:
     graphs: tuple[float, float] = (0.0, 0.0)
     workspace: tuple[float, float] = (math.inf, 0.0)
     block_size: int = 16
+    lookahead: int = 0
     launches: tuple[FittedLaunch, ...] = ()
     readings: Readings | None = None
     unit: float = 0.0
@@ -133,6 +135,10 @@ class MemoryModel:
     def pool(self, seqs, tokens) -> UFloat:
         """KV(B, C) = A - G - s*C - P(B, C), bytes: the smaller of the two pools."""
         return min(self.pools(seqs, tokens), key=lambda pool: pool.n)
+
+    def request_blocks(self, length: int) -> int:
+        """Whole blocks of a request of ``length`` tokens, and of those drafted ahead of it."""
+        return -(-(length + self.lookahead) // self.block_size)
 
     def request_bytes(self, length: int, budget: int) -> UFloat:
         """Bytes of a full request of ``length`` tokens beside a budget of B; NaN if unknown."""

@@ -250,7 +250,7 @@ def _expected(pool: Pool, seqs: int, budget: int, at_point: bool) -> Recommended
 
 def _needed(model: MemoryModel, seqs: int, workload: Workload) -> int | None:
     """KV cache tokens that so many full requests and the reserved block take."""
-    blocks = seqs * workload.blocks(model.block_size) + 1
+    blocks = seqs * model.request_blocks(workload.length) + 1
     return None if model.hybrid else blocks * model.block_size
 
 
@@ -259,7 +259,7 @@ def _by_bound(
 ) -> Recommended | None:
     """The answer that one launch proves: as many requests as its own pool holds."""
     budget, block = bound.max_num_batched_tokens, model.block_size * model.kv_per_token.n
-    request, reserved = workload.blocks(model.block_size) * block, block
+    request, reserved = model.request_blocks(workload.length) * block, block
     if cost := model.request_cost:
         each = model.request_bytes(workload.length, budget)
         request, reserved = each.n + 2 * each.s, cost.reserved * cost.block_bytes

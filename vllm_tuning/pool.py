@@ -162,7 +162,7 @@ class Pool:
     def request(self, budget: int) -> tuple[float, float]:
         """What a full request takes beside a budget of B, and its standard error."""
         if not self.model.hybrid:
-            return self.workload.blocks(self.model.block_size) * self.model.block_size, 0.0
+            return self.model.request_blocks(self.workload.length) * self.model.block_size, 0.0
         cost = self.model.request_bytes(self.workload.length, budget)
         return cost.n, cost.s
 

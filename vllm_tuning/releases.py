@@ -74,6 +74,16 @@ def prints_tokens_by_concurrency(version: str | None) -> bool | None:
     return _reaches(version, 0, 20, 2)
 
 
+def caches_states(version: str | None, asked: bool | None = None) -> bool:
+    """Whether prefix caching keeps one more recurrent state of a request (mamba_cache_mode align).
+
+    On request from 0.17 on, by default from 0.26 on.
+    """
+    if _reaches(version, 0, 17) is False:
+        return False
+    return _reaches(version, 0, 26) is not False if asked is None else asked
+
+
 def prints_activation(version: str | None) -> bool | None:
     """Whether a log can hold the peak activation: V1 from 0.9.1 on, V0 from 0.6.4 on."""
     return _reaches(version, 0, 6, 4) and not (0, 8) <= release(version) < (0, 9, 1)

@@ -487,7 +487,7 @@ def test_an_fp8_cache_of_a_hybrid_model(tmp_path):
         for line in text.splitlines()
         if " tokens, " in line or "fp8" in line
     ]
-    assert len(tokens) == 2 and tokens[1] == pytest.approx(2 * tokens[0], rel=0.02)
+    assert len(tokens) == 2 and tokens[1] == pytest.approx(2 * tokens[0], rel=0.03)
 
 
 @pytest.mark.parametrize(

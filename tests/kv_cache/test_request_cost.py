@@ -6,17 +6,25 @@ from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
+from conftest import ROOT
 
 from vllm_tuning.answer import find_optimum, fit_memory_model
 from vllm_tuning.cli import main
-from vllm_tuning.kv_cache.layout import Shape, read_shape
-from vllm_tuning.kv_cache.request_cost import fit_request_cost, is_hybrid
+from vllm_tuning.kv_cache.layout import Shape, cache_layout, read_shape
+from vllm_tuning.kv_cache.model_config import config_of
+from vllm_tuning.kv_cache.request_cost import (
+    cost_of_request,
+    fit_request_cost,
+    is_hybrid,
+    shape_of,
+)
 from vllm_tuning.launch import Launch
 from vllm_tuning.reading.tables import parse_launches
 from vllm_tuning.report.contract import recommend_json
 from vllm_tuning.units import GIB
 from vllm_tuning.workload import Workload
 
+MODELS = json.loads((ROOT / "tests/data/kv-cache/models.json").read_text())
 BLOCK, WINDOW, PAGE = 16, 1024, 16 * 4096  # tokens, tokens, bytes of a block in one layer
 FULL, SLIDING = 10, 50  # layers: groups of ten, one of full attention and five of sliding window
 
@@ -243,6 +251,64 @@ def test_launches_that_contradict_the_config_are_named_and_the_larger_cost_count
     assert "config_disagrees" in {notice.name for notice in model.notices}
     best = find_optimum(model, Workload(60000, 5536)).recommended
     assert holds_recurrent(best.max_num_seqs, best.max_num_batched_tokens, 65536)
+
+
+@pytest.mark.parametrize("length", [5_120, 200_000])
+@pytest.mark.parametrize("told", [True, False])
+def test_a_mode_that_no_record_tells_is_found_by_the_printed_concurrency(length, told, tmp_path):
+    """92 GiB hold 203 requests of 5,120 tokens with three drafts and prefix caching: 5 + 3 * 5
+    blocks of 24,150,016 bytes. Without the mode it were 8 blocks: 546 "at once"."""
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(MODELS["Qwen3.6-35B-A3B"]["config"]))
+    block, rows = 24_150_016, []
+    for seqs, budget, kv in (
+        (256, 2048, 92.60),
+        (512, 2048, 91.91),
+        (16, 4096, 91.40),
+        (16, 16384, 86.54),
+    ):
+        held = kv * GIB // block / (math.ceil(length / 1072) + 15)
+        rows.append(
+            Launch(
+                vllm_version="0.22.0",
+                max_num_seqs=seqs,
+                max_num_batched_tokens=budget,
+                max_model_len=length,
+                block_size=1072,
+                kv_cache=kv * GIB,
+                kv_cache_tokens=int(held * length),
+                max_concurrency=round(held, 2),
+                hybrid=True,
+                cuda_graph=0.0,
+                prefix_caching=True if told else None,
+                speculative_tokens=3 if told else None,
+            )
+        )
+    found = shape_of(path, rows, block_size=1072)
+    assert found.cache.request_blocks(5120, 8192) == 20
+    model = fit_memory_model(rows, found)
+    assert "config_disagrees" not in {notice.name for notice in model.notices}
+    best = find_optimum(model, Workload(4096, 1024)).recommended
+    assert 195 <= best.max_num_seqs <= 205
+
+
+def test_what_a_launch_shows_beside_the_config_is_carried_to_every_length():
+    """12 blocks more a request at 200,000 tokens are 12 more at 5,120, not 6 %."""
+    cache = cache_layout(config_of(MODELS["Qwen3.6-35B-A3B"]["config"]), block_size=1072)
+    row = Launch(
+        vllm_version="0.22.0",
+        max_num_seqs=16,
+        max_num_batched_tokens=4096,
+        max_model_len=200_000,
+        kv_cache=3163.5 * cache.block_bytes,
+        max_concurrency=round(3163 / (cache.request_blocks(200_000, 1) + 12), 2),
+        hybrid=True,
+    )
+    rows = [row, replace(row, max_num_batched_tokens=8192)]
+    cost, notice = cost_of_request(rows, Shape(4096, None, True, cache))
+    assert notice.name == "config_disagrees"
+    more = cost.bytes_of(5120, 4096).n / cache.block_bytes - cache.request_blocks(5120, 4096)
+    assert more == pytest.approx(12, abs=0.15)
 
 
 def test_recurrent_layers_by_the_config(tmp_path):

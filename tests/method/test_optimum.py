@@ -169,6 +169,26 @@ def test_intercepts_move_the_recommended_budget_as_the_balance_says(a1, a2):
     assert 0 <= optimum.max_num_seqs.n - best.max_num_seqs < 1.5
 
 
+def test_slots_of_drafted_tokens_take_a_block_more():
+    """1,280 tokens are 80 blocks of 16; with three tokens drafted ahead of the last, 81."""
+    rows = [
+        Launch(
+            max_num_seqs=seqs,
+            max_num_batched_tokens=8192,
+            kv_cache=10 * GIB,
+            kv_cache_tokens=81920,
+            block_size=16,
+            speculative_tokens=drafts,
+        )
+        for seqs, drafts in ((256, 0), (256, 3))
+    ]
+    answers = [
+        find_optimum(fit_memory_model([row]), Workload(1024, 256)).recommended for row in rows
+    ]
+    assert [best.max_num_seqs for best in answers] == [5119 // 80, 5119 // 81]
+    assert [best.needed_tokens for best in answers] == [(63 * 80 + 1) * 16, (63 * 81 + 1) * 16]
+
+
 def test_point_c_is_not_followed_far_beyond_the_launches():
     """The branches meet at 588 requests * 3e6 / 20e3 = 88,000 tokens, 16,384 were launched."""
     model = law(FOUR, 20, 20e3, 3e6, shape=Shape(0, 131072))

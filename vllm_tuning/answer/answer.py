@@ -121,6 +121,7 @@ def fit_memory_model(
         gpu_memory_utilization=utilization,
         kv_cache_dtype=dtype,
         block_size=block_size or 16,
+        lookahead=first_known(used, "speculative_tokens", 0),
         kv_per_token=kappa,
     )
     if not models:

@@ -3,8 +3,7 @@
 import os
 from pathlib import Path
 
-from ..kv_cache import read_shape
-from ..launch import first_known
+from ..kv_cache import shape_of
 from ..memory_model import usual
 from ..reading import is_log, locate, read_source
 from .answer import Asked, Fit, fit_memory_model
@@ -23,10 +22,9 @@ def model_of(sources, config=None, asked: Asked | None = None) -> Fit:
     if config is None:
         return fit_memory_model(launches, asked=asked)
 
-    shape = read_shape(
+    shape = shape_of(
         config,
-        first_known(launches, "tensor_parallel_size", 1),
-        first_known(launches, "pipeline_parallel_size", 1),
+        launches,
         asked.kv_cache_dtype or usual(launches, "kv_cache_dtype"),
         asked.block_size or usual(launches, "block_size") or 16,
     )

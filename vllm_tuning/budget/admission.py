@@ -18,7 +18,7 @@ def seqs_by_length(
 ) -> int:
     """mns = pool / length * margin, in whole blocks, one block kept back; ``length`` the 95th
     percentile of finished requests, or that of all with a margin of 1."""
-    return math.floor(max(0, blocks - 1) / cache.request_blocks(length, budget) * margin)
+    return math.floor(max(0, blocks - 1) / cache.held_blocks(length, budget) * margin)
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class RunningRequest:
         np.add.at(changes, inputs + outputs + 1, -1)
         steps = np.cumsum(changes)  # how many steps are met at each length
         lengths = np.flatnonzero(steps)
-        blocks = cache.request_blocks(lengths, budget)
+        blocks = cache.held_blocks(lengths, budget)
         self.mean = float(np.average(blocks, weights=steps[lengths]))
         variance = np.average((blocks - self.mean) ** 2, weights=steps[lengths])
         self.spread, self.most = math.sqrt(variance), int(blocks.max())

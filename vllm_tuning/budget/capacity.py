@@ -8,7 +8,7 @@ from typing import Any
 from ..kv_cache import LARGEST_FIGURE, CacheLayout, ModelConfig, cache_layout, read_config
 from ..launch import Launch
 from ..reading import read_source
-from ..releases import default_flags, default_utilization, release
+from ..releases import caches_states, default_flags, default_utilization, release
 from ..units import GIB, InputError
 from ..workload import Workload, at_percentile, largest
 from .admission import MARGIN, Risk, RunningRequest, seqs_by_length, seqs_for_risk
@@ -36,6 +36,7 @@ class Capacity:
     lengths: tuple[Workload, ...] = ()
     printed_tokens: int | None = None  # of the launch, where its flags are the ones asked for
     risk: Risk | None = None
+    mode_told: bool = False  # prefix caching is on record
     fitted: bool = True  # on such a card and release, so that the band was seen to hold
 
     @property
@@ -67,6 +68,7 @@ class Capacity:
             "max_model_len_does_not_fit": (self.max_concurrency or 1) < 1 and (blocks or 0) >= 2,
             "launch_contradicts": self.contradicted,
             "above_profiled_seqs": bool(self.budget) and most > self.profiled_seqs,
+            "prefix_caching_assumed": not self.mode_told and self.cache.state_blocks > 0,
             "band_is_assumed": bool(self.pool and self.pool.spread) and not self.fitted,
         }
         return [name for name, true in holds.items() if true]
@@ -161,7 +163,7 @@ def capacity(
     kv_cache_dtype: str | None = None,
     tensor_parallel_size: int | None = None,
     pipeline_parallel_size: int | None = None,
-    decode_context_parallel_size: int = 1,
+    decode_context_parallel_size: int | None = None,
     block_size: int | None = None,
     vllm_version: str | None = None,
     dtype: str | None = None,
@@ -217,9 +219,11 @@ def capacity(
         )
     kept = kv_cache_dtype or given.kv_cache_dtype
     block = block_size or given.block_size or 16
+    split = _split(given, "decode_context_parallel_size", decode_context_parallel_size)
+    drafts = given.speculative_tokens or 0
+    caching = caches_states(version, given.prefix_caching)
     cache, fp8 = (
-        cache_layout(config, tp, pp, each, block, decode_context_parallel_size)
-        for each in (kept, "fp8")
+        cache_layout(config, tp, pp, each, block, split, drafts, caching) for each in (kept, "fp8")
     )
     utilization = utilization or given.gpu_memory_utilization or default_utilization(version)
     printed = _unmoved(
@@ -271,6 +275,7 @@ def capacity(
         lengths=tuple(lengths),
         printed_tokens=printed.kv_cache_tokens if kv_cache is None else None,
         risk=risk,
+        mode_told=given.prefix_caching is not None,
         fitted=fitted,
     )
 

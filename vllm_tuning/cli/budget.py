@@ -23,9 +23,7 @@ from .options import (
 @click.option("--max-num-batched-tokens", type=Size(), metavar="N", help="Likewise.")
 @click.option("--dtype", metavar="TYPE", help="Of weights and activations: auto, float32, ...")
 @click.option("--kv-cache-dtype", metavar="TYPE", help="auto, fp8, ...")
-@click.option(
-    "--decode-context-parallel-size", type=click.IntRange(1, 4096), default=1, metavar="N"
-)
+@click.option("--decode-context-parallel-size", type=click.IntRange(1, 4096), metavar="N")
 @click.option("--block-size", type=click.IntRange(1, 2**20), metavar="N")
 @click.option("--weights", type=Gib(), help="Of one GPU; else the safetensors index or a count.")
 @click.option("--kv-cache-gib", "kv_cache", type=Gib(), help="The pool as printed.")

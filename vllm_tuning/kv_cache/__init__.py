@@ -3,7 +3,7 @@
 from .layers import mamba2_shape
 from .layout import CacheLayout, Group, Shape, cache_layout, read_shape
 from .model_config import LARGEST_FIGURE, MissingFigure, ModelConfig, read_config
-from .request_cost import cost_of_request, is_hybrid
+from .request_cost import cost_of_request, is_hybrid, shape_of
 
 __all__ = [
     "LARGEST_FIGURE",
@@ -18,4 +18,5 @@ __all__ = [
     "mamba2_shape",
     "read_config",
     "read_shape",
+    "shape_of",
 ]

@@ -9,7 +9,8 @@ their blocks from one pool. A request of L tokens, prefilled in steps of B, take
     ceil(min(c + B, L) / block)              chunks of c tokens
     1                                        recurrent state (Mamba, linear attention)
 
-blocks: a + b*L bytes once its windows are full.
+blocks: a + b*L bytes once its windows are full. Each drafted token keeps a state more, and so does
+prefix caching (where the release caches states at all).
 """
 
 import itertools
@@ -50,11 +51,17 @@ class CacheLayout:
     kv_bytes_per_token: int
     block_size: int
     decode_context_parallel_size: int = 1
+    speculative_tokens: int = 0
 
     @property
     def hybrid(self) -> bool:
         """Whether a request costs something else than its length times the bytes of a token."""
         return len(self.groups) > 1 or self.groups[0].kind != "full"
+
+    @property
+    def state_blocks(self) -> int:
+        """Blocks of recurrent states that a request holds in a group; 0 where there are none."""
+        return max((g.state_blocks for g in self.groups if g.kind == "state"), default=0)
 
     def blocks(self, kv_cache: float) -> int:
         """Blocks in so many bytes of the pool; vLLM keeps one of them back."""
@@ -63,6 +70,10 @@ class CacheLayout:
     def request_blocks(self, length, budget: int):
         """Blocks of one request of ``length`` tokens (or of each of an array) beside B = budget."""
         return sum(self._group_blocks(group, length, budget) for group in self.groups)
+
+    def held_blocks(self, length, budget: int):
+        """The same with the slots of the drafted tokens, which a request looks ahead by."""
+        return self.request_blocks(length + self.speculative_tokens, budget)
 
     def _group_blocks(self, group: Group, length, budget: int):
         least = np.minimum if isinstance(length, np.ndarray) else min
@@ -119,12 +130,14 @@ def cache_layout(
     block_size: int = 16,
     decode_context_parallel_size: int = 1,
     speculative_tokens: int = 0,
+    prefix_caching: bool = False,
 ) -> CacheLayout:
     """The groups and blocks of a model on one GPU, that of the fullest pipeline stage.
 
     Layers of different kinds get pages of one size: larger blocks where layers keep less a token,
     and blocks that hold a recurrent state. The size of a group is the smallest class of layers, or
-    the largest where that is less than half as large again. Raises InputError.
+    the largest where that is less than half as large again. prefix_caching: of states. Raises
+    InputError.
     """
     if tensor_parallel_size % decode_context_parallel_size:
         raise InputError(
@@ -177,7 +190,7 @@ def cache_layout(
             for i in range(count)
         ]
         groups = tuple(
-            Group(kind, len(members), block, window, 1 + speculative_tokens)
+            Group(kind, len(members), block, window, 1 + speculative_tokens + prefix_caching)
             for (kind, window, block), members in cut
         )
         block_bytes = max(fullest(members, lambda _: page) for _, members in cut)
@@ -185,7 +198,8 @@ def cache_layout(
         [layer for layer in layers if layer.kind == "full"] or layers,
         lambda layer: layer.token_bytes,
     )
-    return CacheLayout(groups, block_bytes, per_token, block_size, decode_context_parallel_size)
+    split = decode_context_parallel_size
+    return CacheLayout(groups, block_bytes, per_token, block_size, split, speculative_tokens)
 
 
 def _stages(layers: int, stages: int):
@@ -218,6 +232,8 @@ def read_shape(
     pipeline_parallel_size: int = 1,
     kv_cache_dtype: str | None = None,
     block_size: int = 16,
+    speculative_tokens: int = 0,
+    prefix_caching: bool = False,
 ) -> Shape:
     """The shape in a Hugging Face config.json (a file or a folder of one).
 
@@ -229,7 +245,13 @@ def read_shape(
     k = hidden_state_bytes(config.count("hidden_size"), config.element_bytes)
     try:
         cache = cache_layout(
-            config, tensor_parallel_size, pipeline_parallel_size, kv_cache_dtype, block_size
+            config,
+            tensor_parallel_size,
+            pipeline_parallel_size,
+            kv_cache_dtype,
+            block_size,
+            speculative_tokens=speculative_tokens,
+            prefix_caching=prefix_caching,
         )
     except MissingFigure:
         return Shape(k, None, not _plain(config), None, config)

@@ -12,14 +12,14 @@ import numpy as np
 from uncertainties import UFloat, correlated_values
 
 from ..diagnosis import Notice
-from ..launch import Launch, column
+from ..launch import Launch, column, first_known
 from ..law import agrees
 from ..least_squares import least_squares, scatter
 from ..readings import ROOT3
-from ..releases import prints_tokens_by_concurrency
+from ..releases import caches_states, prints_tokens_by_concurrency
 from ..units import exact, printed_half_widths
 from ..workload import RequestCost
-from .layout import CacheLayout, Shape
+from .layout import CacheLayout, Shape, read_shape
 
 LARGEST_WINDOW = 16384  # tokens; 128 to 8,192 are in use
 _WORDS = {
@@ -78,11 +78,13 @@ class FittedCost(_Words):
 class ConfiguredCost(_Words):
     """Bytes of one request by the groups of layers of a config.json, in whole blocks.
 
-    ``measured``: what the launches give, where they contradict the config; the larger cost counts.
+    Where the launches contradict the config, ``measured`` is what they give at their own length,
+    and ``more`` what they show a request to take beside the config's: the larger cost counts.
     """
 
     cache: CacheLayout
     measured: FittedCost | None = None
+    more: float = 0.0
     lengths: tuple[int, ...] = ()  # any
     reserved: int = 1
     source = "config"
@@ -102,7 +104,7 @@ class ConfiguredCost(_Words):
 
     def bytes_of(self, length: int, budget: int) -> UFloat | None:
         """Bytes of a request of ``length`` tokens beside a budget of B: vLLM's own rule."""
-        own = exact(self.cache.block_bytes * self.cache.request_blocks(length, budget))
+        own = exact(self.cache.block_bytes * self.cache.held_blocks(length, budget)) + self.more
         other = self.measured and self.measured.bytes_of(length, budget)
         return own if other is None else max(own, other, key=lambda cost: cost.n)
 
@@ -117,22 +119,67 @@ def cost_of_request(
     """
     if shape is None or shape.cache is None:
         return fit_request_cost(launches, block), None
-    for launch, printed, least, most in _against_config(launches, shape.cache):
-        if least <= printed <= most:
-            continue
-        measured = fit_request_cost(launches, block)
-        remedy = (
-            "The larger of both costs is taken."
-            if measured
-            else "So the config cannot give the cost, and the launches do not either."
-        )
-        return measured and ConfiguredCost(shape.cache, measured), Notice(
-            "config_disagrees",
-            f"{launch.where}: the pool holds {printed:,.2f} requests of {launch.max_model_len:,} "
-            f"tokens as printed, {(least + most) / 2:,.2f} by config.json: another model, or "
-            f"layers added by a flag (speculative decoding). {remedy}",
-        )
-    return ConfiguredCost(shape.cache), None
+    apart = [
+        (launch, printed, least, most)
+        for launch, printed, least, most in _against_config(launches, shape.cache)
+        if not least <= printed <= most
+    ]
+    if not apart:
+        return ConfiguredCost(shape.cache), None
+    launch, printed, least, most = apart[0]
+    measured = fit_request_cost(launches, block)
+    shown = [  # bytes of a request of max_model_len, as printed and by the config
+        (at.kv_cache * (1 / held - 2 / (low + high)))
+        for at, held, low, high in apart
+        if at.kv_cache and low + high > 0
+    ]
+    remedy = (
+        "The larger of both costs is taken, at every length."
+        if measured
+        else "So the config cannot give the cost, and the launches do not either."
+    )
+    return measured and ConfiguredCost(shape.cache, measured, max(0.0, *shown)), Notice(
+        "config_disagrees",
+        f"{launch.where}: the pool holds {printed:,.2f} requests of {launch.max_model_len:,} "
+        f"tokens as printed, {(least + most) / 2:,.2f} by config.json: another model, or a mode "
+        f"of the engine that the log does not tell. {remedy}",
+    )
+
+
+def shape_of(
+    path, launches: list[Launch], kv_cache_dtype: str | None = None, block_size: int = 16
+) -> Shape:
+    """The shape in a config.json, split and in the mode of the engine as the launches ran.
+
+    Where what the records say of the mode does not explain the concurrency that is printed, the
+    dearest mode that does counts.
+    """
+    tp, pp = (first_known(launches, f"{each}_parallel_size", 1) for each in ("tensor", "pipeline"))
+
+    def in_mode(drafts: int, caching: bool) -> Shape:
+        return read_shape(path, tp, pp, kv_cache_dtype, block_size, drafts, caching)
+
+    asked = first_known(launches, "prefix_caching")
+    shape = in_mode(
+        first_known(launches, "speculative_tokens", 0),
+        caches_states(first_known(launches, "vllm_version"), asked),
+    )
+    cache = shape.cache
+    if cache is None or all(group.kind != "state" for group in cache.groups):
+        return shape
+    if _explains(shape, launches):
+        return shape
+    modes = [in_mode(drafts, caching) for drafts in range(9) for caching in (False, True)]
+    others = [other for other in modes if _explains(other, launches)]
+    return max(others, key=lambda other: other.cache.fixed(1) if other.cache else 0, default=shape)
+
+
+def _explains(shape: Shape, launches: list[Launch]) -> bool:
+    """Whether the config gives the concurrencies that the launches print."""
+    return shape.cache is not None and all(
+        least <= printed <= most
+        for _, printed, least, most in _against_config(launches, shape.cache)
+    )
 
 
 def _against_config(launches: list[Launch], cache: CacheLayout):
@@ -145,7 +192,8 @@ def _against_config(launches: list[Launch], cache: CacheLayout):
             continue
         blocks = cache.request_blocks(launch.max_model_len, budget or 1)
         low, high = (cache.blocks(launch.kv_cache + sign * half) / blocks for sign in (-1, 1))
-        yield launch, held[0], low - held[1], high + held[1]
+        width = held[1] * (1 + 1e-6)
+        yield launch, held[0], low - width, high + width
 
 
 def is_hybrid(launches: list[Launch], shape: Shape | None) -> bool:
@@ -168,7 +216,7 @@ def is_hybrid(launches: list[Launch], shape: Shape | None) -> bool:
 def _concurrency(launch: Launch) -> tuple[float, float] | None:
     """Requests of max_model_len that the pool holds, and half of their printed unit.
 
-    From 0.20.2 on the printed tokens are concurrency x max_model_len: the same figure, finer.
+    From 0.20.2 on the printed tokens are int(concurrency x max_model_len): the same, finer.
     """
     length, printed, tokens = (launch.max_model_len, launch.max_concurrency, launch.kv_cache_tokens)
     by_tokens = prints_tokens_by_concurrency(launch.vllm_version)
@@ -178,7 +226,7 @@ def _concurrency(launch: Launch) -> tuple[float, float] | None:
         and by_tokens
         and (not printed or abs(tokens / length - printed) <= 0.0051)
     ):
-        return tokens / length, 0.5 / length
+        return (tokens + 0.5) / length, 0.5 / length
     return (printed, 0.005) if printed and length else None
 
 

@@ -150,7 +150,7 @@ def _requests(optimum: Optimum, launch: Launch) -> float | None:
     model, workload = optimum.model, optimum.workload
     if launch.kv_cache_tokens and not model.hybrid:
         blocks = launch.kv_cache_tokens / model.block_size - 1
-        return blocks / workload.blocks(model.block_size)
+        return blocks / model.request_blocks(workload.length)
     request = model.request_bytes(workload.length, launch.max_num_batched_tokens or 1)
     if launch.kv_cache and is_known(request):
         return launch.kv_cache / request.n

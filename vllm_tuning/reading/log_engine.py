@@ -395,6 +395,16 @@ class _Engine:
             return "V2"
         return "V1" if any("gpu_model_runner.py" in r.text for r in self.messages) else None
 
+    @property
+    def prefix_caching(self) -> bool | None:
+        return {"True": True, "False": False}.get(self.stated("enable_prefix_caching"))
+
+    @property
+    def speculative_tokens(self) -> int | None:
+        """Tokens that are drafted a step; 0 where the engine names no drafting."""
+        drafted = self.stated("num_spec_tokens") or self.stated("num_speculative_tokens")
+        return drafted or (0 if self.config and not self.config.get("speculative_config") else None)
+
     def stated(self, name: str):
         """An argument as the engine printed it, else as the server was asked for it."""
         return self.config.get(name) or self.asked.get(name)
@@ -441,6 +451,9 @@ class _Engine:
             **memory,
             cold_start=self.cold_start,
             model_runner=self.model_runner,
+            prefix_caching=self.prefix_caching,
+            speculative_tokens=self.speculative_tokens,
+            decode_context_parallel_size=self.stated("decode_context_parallel_size"),
         )
         sizes = (blocks[name] for name in ("kv_cache_tokens", "max_concurrency", "block_size"))
         tokens, concurrency, size = sizes

@@ -153,6 +153,7 @@ _TEXTS = (
     "compile_ranges_endpoints",
     "performance_mode",
     "speculative_config",
+    "enable_prefix_caching",
 )
 
 _SIZES = (
@@ -165,6 +166,9 @@ _SIZES = (
     "pipeline_parallel_size",
     "num_gpu_blocks_override",
     "kv_cache_memory_bytes",
+    "decode_context_parallel_size",
+    "num_spec_tokens",
+    "num_speculative_tokens",
 )
 
 _NAMES = "|".join((*_TEXTS, *_SIZES, "gpu_memory_utilization"))

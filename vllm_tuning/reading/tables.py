@@ -91,7 +91,7 @@ _KINDS: dict[str, tuple] = {
 def _columns() -> dict[str, Column]:
     columns = {}
     for item in fields(Launch):
-        if item.name not in ("hybrid", "measured", "exact", "where"):
+        if item.compare and item.name not in ("hybrid", "measured", "exact"):
             kind = _KINDS.get(item.name, ("count", 1, LARGEST_COUNT))
             columns[item.name + ("_gib" if kind[0] == "gib" else "")] = Column(item.name, *kind)
     return columns

@@ -71,7 +71,13 @@ def _cost(found: Capacity) -> str:
     if not fixed:
         return f"{grows} of KV cache"
     kept = "windows, once full" if any(group.window for group in found.cache.groups) else "states"
-    return f"{fixed / 2**20:,.1f} MiB ({kept}) + {grows} of KV cache"
+    cost = f"{fixed / 2**20:,.1f} MiB ({kept}) + {grows} of KV cache"
+    if not found.cache.state_blocks:
+        return cost
+    drafts = found.cache.speculative_tokens
+    caching = "with" if found.cache.state_blocks > 1 + drafts else "without"
+    assumed = "" if found.mode_told else " (the release's default, assumed)"
+    return f"{cost}, {caching} prefix caching{assumed}, {drafts} tokens drafted a step"
 
 
 def _pool(found: Capacity, pool: float, blocks: int) -> list[Part]:
