@@ -9,7 +9,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..reading import read_text
+from ..reading import not_expected, read_text
 from ..units import InputError
 
 LARGEST_FIGURE = 10**8  # of a shape: tokens, heads, widths
@@ -276,9 +276,8 @@ def read_config(path: str | os.PathLike) -> ModelConfig:
     try:
         config = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise InputError(
-            f"{path}: not JSON ({str(error)[:80]}); expected the model's config.json"
-        ) from None
+        reason = f"not JSON ({str(error)[:80]})"
+        raise not_expected(path, text, reason, "the model's config.json") from None
     if not isinstance(config, dict):
         raise InputError(f"{path}: not a JSON object; expected the model's config.json")
     return config_of(config, str(path))

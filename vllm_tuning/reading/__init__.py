@@ -3,6 +3,7 @@
 from .bench_results import BENCH_COLUMNS, read_bench_results
 from .files import check_writable, read_text, whole_file, write_whole
 from .json_records import read_json
+from .kinds import not_expected
 from .lengths import read_lengths
 from .log import read_log
 from .log_formats import FATAL
@@ -26,6 +27,7 @@ __all__ = [
     "lengths_of",
     "locate",
     "logs_in",
+    "not_expected",
     "parse_scrapes",
     "read_bench_results",
     "read_json",

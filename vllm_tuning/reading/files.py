@@ -42,6 +42,22 @@ def opened(source, expected: str, name: str | None = None) -> Iterator[Read]:
         raise InputError(f"{name}: cannot be read: {reason}; expected {expected}") from None
 
 
+class Head:
+    """The first 64 KiB of what was read."""
+
+    def __init__(self):
+        self.data = b""
+
+    def keep(self, data: bytes) -> bytes:
+        if len(self.data) < 1 << 16:
+            self.data += data[: 1 << 16]
+        return data
+
+    @property
+    def text(self) -> str:
+        return self.data.decode("utf-8-sig", "replace")
+
+
 def read_text(source, expected: str, largest: int = LARGEST) -> str:
     """The whole text of ``opened``, of at most ``largest`` bytes. Raises InputError."""
     parts, left = [], largest

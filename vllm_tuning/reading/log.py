@@ -9,8 +9,8 @@ import re
 from dataclasses import dataclass, field
 
 from ..launch import Launch
-from ..units import InputError
-from .files import opened
+from .files import Head, opened
+from .kinds import not_expected
 from .log_engine import launch_of
 from .log_formats import ENGINE, ERROR, FLAGS, LATE, LOAD, MARK, POOL, PROFILE, SERVER
 from .log_messages import Message, messages
@@ -27,8 +27,9 @@ def read_log(source, name: str | None = None) -> list[Launch]:
     """
     name = name or str(source)
     starts: list[Start] = []
+    head = Head()
     with opened(source, "the log of a vLLM server", name) as read:
-        for message in messages(read):
+        for message in messages(lambda size: head.keep(read(size))):
             if not starts or starts[-1].is_over_at(message):
                 starts.append(Start())
             starts[-1].add(message)
@@ -38,9 +39,12 @@ def read_log(source, name: str | None = None) -> list[Launch]:
         if start.is_real and not any(start.sums_up(other) for other in starts)
     ]
     if not real:
-        raise InputError(
-            f"{name}: no start of a vLLM server in it; expected the server's log from "
-            "its start on, with lines such as 'Available KV cache memory: 54.8 GiB'"
+        raise not_expected(
+            name,
+            head.text,
+            "no start of a vLLM server in it",
+            "the server's log from its start on, with lines such as 'Available KV cache memory: "
+            "54.8 GiB'",
         )
     return [
         launch_of(part, f"{name}:{number}") for start in real for number, part in start.engines()

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from ..units import LARGEST_COUNT, InputError
 from .files import opened
+from .kinds import not_expected
 
 FIGURES = {
     "kv_cache_usage": ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),  # up to 0.11
@@ -154,7 +155,7 @@ def _text(content: bytes, where: str) -> str:
         raise InputError(f"{where}: not a text; {_EXPECTED}")
     kind = {"": "empty", "<": "an HTML page", "{": "JSON", "[": "JSON"}.get(text.lstrip()[:1])
     if kind:
-        raise InputError(f"{where}: {kind}, not metrics; {_EXPECTED}")
+        raise not_expected(where, text, f"{kind}, not metrics", _METRICS, "/metrics")
     if not text.endswith("\n"):
         raise InputError(
             f"{where}: ends in the middle of a line: cut off while it was saved? Scrape again"
@@ -173,7 +174,8 @@ def _samples(text: str, where: str):
                     yield name, labels, float(value), None if time is None else float(time)
     except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
         reason = " ".join(str(error).split())[:80] or type(error).__name__
-        raise InputError(f"{where}: not Prometheus text ({reason}); {_EXPECTED}") from None
+        why = f"not Prometheus text ({reason})"
+        raise not_expected(where, text, why, _METRICS, "/metrics") from None
 
 
 def _scrape(samples: dict, where: str, seconds: float | None) -> Scrape:
