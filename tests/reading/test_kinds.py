@@ -5,8 +5,10 @@ import json
 import pytest
 from click.testing import CliRunner
 from conftest import ROOT
+from formats_table import table
 
 from vllm_tuning.cli import main
+from vllm_tuning.reading.log_formats import formats
 
 SET = ROOT / "data/llama-3-8b-2-layers"
 LENGTHS = ["--input-len", "10", "--output-len", "10"]
@@ -51,3 +53,9 @@ def test_what_it_is(command, given, said, tmp_path):
 def test_a_script_is_just_no_log(tmp_path):
     done = CliRunner().invoke(main, ["read", str(ROOT / "Makefile")])
     assert done.exit_code == 1 and "no start of a vLLM server in it; expected" in done.stderr
+
+
+def test_the_table_of_lines_is_that_of_the_formats():
+    """``python tests/reading/formats_table.py`` writes it."""
+    written = (ROOT / "vllm_tuning/reading/README.md").read_text("utf-8")
+    assert table() in written and table().count("\n") == len(formats()) + 2

@@ -183,7 +183,7 @@ ERROR  0.4.3 -  Error in memory profiling
 ERROR  0.4.3 -  max_num_batched_tokens \(\d+\) (?:must be|is smaller)
 ERROR  0.4.3 -  User-specified max_model_len \(\d+\) is greater
 MARK  any  memory allocation failed with OOM|CUDA out of memory\. Tried to allocate  (?P<oom>)
-MARK  any  Error: |Exception:  (?P<generic>)
+MARK  any  Error: |Exception: |OutOfResources:  (?P<generic>)
 MARK  any  Traceback \(most recent call last\)  (?P<traceback>)
 MARK  any  The above exception was the direct cause|During handling of the above exception
     (?P<chained>)
