@@ -43,6 +43,8 @@ _PARTS = {  # figures of the table from which those of a record are made
     "exact": "kv_cache",
 }
 
+CPU_BLOCK = 128  # tokens, where nothing else is asked for
+
 
 def launch_of(messages: list[Message], where: str) -> Launch:
     """The record of one engine; ``where`` is the file and line it begins at."""
@@ -280,6 +282,11 @@ class _Engine:
                 self.warn("derived_kv_cache_tokens")
         if tokens is None:
             tokens = self.rank.get("kv_cache_tokens", self.first("tokens_left", ERROR))
+        on_cpu = any(
+            "(CPU)" in r.row.releases or "CPU KV cache size" in r.text for r in self.messages
+        )
+        if on_cpu and not size and tokens and tokens % CPU_BLOCK == 0:
+            size = CPU_BLOCK
         measured = [r.number for r in self.messages if {"kv_cache", "kv_set"} & set(r.values)]
         override = self.asked.get("num_gpu_blocks_override") or next(
             (
