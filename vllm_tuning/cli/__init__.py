@@ -14,6 +14,7 @@ from .launches import fit, read, recommend, report
 from .measure import measure, plan
 from .options import complain
 from .simulate import simulate
+from .throughput import throughput
 
 
 class _Commands(click.Group):
@@ -52,5 +53,5 @@ def main():
     """
 
 
-for command in (read, fit, recommend, report, budget, plan, measure, simulate, check):
+for command in (read, fit, recommend, report, budget, plan, measure, simulate, throughput, check):
     main.add_command(command)

@@ -5,6 +5,7 @@ from .files import check_writable, read_text, whole_file, write_whole
 from .json_records import read_json
 from .kinds import not_expected
 from .lengths import read_lengths
+from .load_runs import LoadRun, read_load_runs
 from .log import read_log
 from .log_formats import FATAL
 from .log_messages import arguments
@@ -18,6 +19,7 @@ __all__ = [
     "COLUMNS",
     "DATA",
     "FATAL",
+    "LoadRun",
     "Scrape",
     "ScrapeSeries",
     "Source",
@@ -33,6 +35,7 @@ __all__ = [
     "read_json",
     "read_launches",
     "read_lengths",
+    "read_load_runs",
     "read_log",
     "read_scrapes",
     "read_source",

@@ -8,6 +8,7 @@ from .measure_summary import measured_summary, missing_summary, plan_summary
 from .page import write_reports
 from .simulation_summary import simulation_summary
 from .summary import Summary, text_of, warnings
+from .throughput_summary import loads_to_make, throughput_json, throughput_summary
 
 __all__ = [
     "Summary",
@@ -18,6 +19,7 @@ __all__ = [
     "fit_summary",
     "launch_json",
     "launches_summary",
+    "loads_to_make",
     "measured_json",
     "measured_summary",
     "missing_summary",
@@ -27,6 +29,8 @@ __all__ = [
     "recommendation",
     "simulation_summary",
     "text_of",
+    "throughput_json",
+    "throughput_summary",
     "warnings",
     "write_reports",
 ]

@@ -13,14 +13,18 @@ from .simulation import (
 )
 from .step_time import GivenStepTime, Roofline, quantiles, roofline_of, times_to_json
 from .sweep import Sweep, full_requests, staggered, sweep
+from .throughput import Server, StepTimes, Throughput, runs_to_make, throughput_curve
 
 __all__ = [
     "GivenStepTime",
     "Request",
     "Roofline",
     "SchedulerConfig",
+    "Server",
     "Simulation",
+    "StepTimes",
     "Sweep",
+    "Throughput",
     "block_tables",
     "config_to_json",
     "fixed_requests",
@@ -30,10 +34,12 @@ __all__ = [
     "read_workload",
     "requests_of",
     "roofline_of",
+    "runs_to_make",
     "server_at",
     "simulate",
     "staggered",
     "sweep",
+    "throughput_curve",
     "times_to_json",
     "write_trace",
 ]

@@ -7,7 +7,7 @@ weights with each token that it schedules.
 import math
 import os
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 import numpy as np
 
@@ -105,14 +105,21 @@ class GivenStepTime:
         return self.step + 0 * np.asarray(tokens)
 
 
-StepTime = GivenStepTime | Roofline
+class StepTime(Protocol):
+    """What a step takes; ``kind`` says what the figure is."""
+
+    @property
+    def kind(self) -> str: ...
+
+    def seconds(self, tokens, kv_tokens=0): ...
 
 
 @dataclass(frozen=True)
 class Times:
     """What a simulation comes to in time; seconds, of shape (requests,), NaN where undefined.
 
-    duration: of all steps; one without work counts as a step of no tokens. ttft: from the start of
+    duration: of all steps; one without work counts as a step of no tokens. finished: when each had
+    its last token. ttft: from the start of
     the step of arrival to the end of that of the first token. tpot: mean time of a further token.
     throughput: generated tokens a second over all steps. kind: of the step time; under a bound
     throughput is the most and ttft, tpot, duration the least.
@@ -123,6 +130,7 @@ class Times:
     throughput: float
     ttft: np.ndarray
     tpot: np.ndarray
+    finished: np.ndarray
 
 
 def times_to_json(times: Times | None, reason: str | None = None) -> dict:
@@ -170,4 +178,4 @@ class Clock:
         arrived, first, last, outputs = np.array(self.requests).reshape(-1, 4).T
         tpot = (last - first) / np.where(outputs > 1, outputs - 1, np.nan)
         throughput = float(outputs.sum() / self.now) if self.now else math.nan
-        return Times(self.step_time.kind, self.now, throughput, first - arrived, tpot)
+        return Times(self.step_time.kind, self.now, throughput, first - arrived, tpot, last)

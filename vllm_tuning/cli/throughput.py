@@ -1,0 +1,145 @@
+"""What each max_num_seqs costs in throughput and latency, from load runs."""
+
+import click
+
+from ..units import InputError
+from .options import (
+    Gpu,
+    Number,
+    Size,
+    asked_options,
+    config_option,
+    dump,
+    echo,
+    json_option,
+    launches_argument,
+    lengths_options,
+    progress_bar,
+)
+
+
+@click.command()
+@launches_argument
+@lengths_options(required=True)
+@click.option(
+    "--load-runs",
+    multiple=True,
+    metavar="FILE",
+    help="Of one server at two loads or more: results of vllm bench serve, GuideLLM or AIPerf, "
+    "scrapes, or a CSV. Without any, the runs to make.",
+)
+@click.option("--target-tpot", type=Number(0, min_open=True), metavar="S", help="Seconds a token.")
+@click.option("--in-flight", type=Size(), metavar="N", help="Requests that clients keep in flight.")
+@click.option("--rate", type=Number(0, min_open=True), metavar="R", help="Requests a second.")
+@click.option(
+    "--gpu",
+    type=Gpu("tensor_rate", "no --gpu"),
+    help="With config.json: what its data sheet bounds the throughput by.",
+)
+@asked_options
+@config_option
+@json_option
+def throughput(
+    launches,
+    load_runs,
+    input_len,
+    output_len,
+    target_tpot,
+    in_flight,
+    rate,
+    gpu,
+    config,
+    as_json,
+    **asked,
+):
+    """Output tokens a second and time per token at each max_num_seqs, from two or three load runs.
+
+    The runs are of ONE server; the client limits the requests in flight. Above the method's point
+    the scheduler is simulated, for there requests are preempted.
+    """
+    from ..answer import Asked, find_optimum, model_of
+    from ..reading import read_load_runs, sources_of
+    from ..report import loads_to_make, throughput_json, throughput_summary
+    from ..scheduler import Server, StepTimes, throughput_curve
+    from ..workload import Workload
+
+    work = Workload(input_len, output_len)
+    sources = sources_of(launches)
+    model = model_of(sources, config, Asked(**asked))
+    answer = find_optimum(model, work)
+    best = answer.recommended
+    if best is None:
+        raise InputError(f"{sources[0]}: no recommendation, so no point to start from: "
+                         f"{answer.reason}")  # fmt: skip
+    if not load_runs:
+        found = loads_to_make(answer)
+        echo(dump(found.to_dict()) if as_json else found.summary().as_text(click.style))
+        return
+    runs = read_load_runs(load_runs)
+    _refuse(runs, best, model)
+    times = StepTimes(runs, work)
+    server = Server(
+        workload=work,
+        full=best.concurrency,
+        budget=best.max_num_batched_tokens,
+        in_flight=in_flight,
+        rate=rate,
+    )
+    scheduler = _scheduler(best, model, work)
+    with progress_bar(3) as progress:
+        curve = throughput_curve(server, best.max_num_seqs, times, target_tpot, scheduler, progress)
+    bound = _bound(gpu, config, sources, model, work, best.max_num_seqs)
+    known = throughput_json(answer, curve, runs, bound)
+    echo(
+        dump(known)
+        if as_json
+        else throughput_summary(answer, curve, runs, bound).as_text(click.style)
+    )
+
+
+def _scheduler(best, model, work):
+    """The server with its pool, for what is simulated; None where blocks are no measure of it."""
+    from ..scheduler import SchedulerConfig
+
+    if best.kv_cache_tokens is None:
+        return None
+    flags = best.max_num_seqs, best.max_num_batched_tokens
+    blocks, block = best.kv_cache_tokens // model.block_size, model.block_size
+    return SchedulerConfig(*flags, blocks, block_size=block, max_model_len=work.length)
+
+
+def _refuse(runs, best, model) -> None:
+    """Runs that are none of this server's, or in which requests waited or were preempted."""
+    own = {fitted.launch.model for fitted in model.launches} - {None}
+    names = {name.rstrip("/").rpartition("/")[2].lower() for name in own}
+    for run in runs:
+        if run.running > best.concurrency * 1.005:
+            raise InputError(
+                f"{run.where}: {run.running:,.1f} requests ran at once, and the pool holds "
+                f"{best.concurrency:,.1f} full ones: expected a run with at most "
+                f"{best.max_num_seqs:,} in flight (--max-concurrency)"
+            )
+        if run.model and names and run.model.rstrip("/").rpartition("/")[2].lower() not in names:
+            raise InputError(
+                f"{run.where}: a run of {run.model}; expected one of {', '.join(sorted(own))}"
+            )
+
+
+def _bound(gpu, config, sources, model, work, seqs) -> float | None:
+    """Output tokens a second that the data sheet of a GPU allows at so many requests."""
+    if gpu is None:
+        return None
+    from ..answer import config_beside
+    from ..budget import GPUS
+    from ..launch import first_known
+    from ..scheduler import roofline_of
+
+    config = config or config_beside(sources[0])
+    if not config:
+        raise click.UsageError("--gpu needs the model's config.json: give --config FILE")
+    launched = [fitted.launch for fitted in model.launches]
+    split = first_known(launched, "tensor_parallel_size", 1)
+    roofline = roofline_of(config, GPUS[gpu], split, model.kv_cache_dtype)
+    tokens = seqs * (work.length - 1) / work.output_len
+    context = seqs * (work.input_len + work.output_len / 2)
+    return seqs / float(roofline.read_seconds(context) + roofline.compute_seconds(tokens))
