@@ -60,69 +60,29 @@ def throughput(
     from ..answer import Asked, find_optimum, model_of
     from ..reading import read_load_runs, sources_of
     from ..report import loads_to_make, throughput_json, throughput_summary
-    from ..scheduler import Server, StepTimes, throughput_curve
+    from ..scheduler import throughput_of
     from ..workload import Workload
 
     work = Workload(input_len, output_len)
     sources = sources_of(launches)
     model = model_of(sources, config, Asked(**asked))
     answer = find_optimum(model, work)
-    best = answer.recommended
-    if best is None:
-        raise InputError(f"{sources[0]}: no recommendation, so no point to start from: "
-                         f"{answer.reason}")  # fmt: skip
+    if answer.recommended is None:
+        raise InputError(f"{sources[0]}: no recommendation to load: {answer.reason}")
     if not load_runs:
         found = loads_to_make(answer)
         echo(dump(found.to_dict()) if as_json else found.summary().as_text(click.style))
         return
     runs = read_load_runs(load_runs)
-    _refuse(runs, best, model)
-    times = StepTimes(runs, work)
-    server = Server(
-        workload=work,
-        full=best.concurrency,
-        budget=best.max_num_batched_tokens,
-        in_flight=in_flight,
-        rate=rate,
-    )
-    scheduler = _scheduler(best, model, work)
     with progress_bar(3) as progress:
-        curve = throughput_curve(server, best.max_num_seqs, times, target_tpot, scheduler, progress)
-    bound = _bound(gpu, config, sources, model, work, best.max_num_seqs)
+        curve = throughput_of(answer, runs, target_tpot, in_flight, rate, progress)
+    bound = _bound(gpu, config, sources, model, work, curve.method.max_num_seqs)
     known = throughput_json(answer, curve, runs, bound)
     echo(
         dump(known)
         if as_json
         else throughput_summary(answer, curve, runs, bound).as_text(click.style)
     )
-
-
-def _scheduler(best, model, work):
-    """The server with its pool, for what is simulated; None where blocks are no measure of it."""
-    from ..scheduler import SchedulerConfig
-
-    if best.kv_cache_tokens is None:
-        return None
-    flags = best.max_num_seqs, best.max_num_batched_tokens
-    blocks, block = best.kv_cache_tokens // model.block_size, model.block_size
-    return SchedulerConfig(*flags, blocks, block_size=block, max_model_len=work.length)
-
-
-def _refuse(runs, best, model) -> None:
-    """Runs that are none of this server's, or in which requests waited or were preempted."""
-    own = {fitted.launch.model for fitted in model.launches} - {None}
-    names = {name.rstrip("/").rpartition("/")[2].lower() for name in own}
-    for run in runs:
-        if run.running > best.concurrency * 1.005:
-            raise InputError(
-                f"{run.where}: {run.running:,.1f} requests ran at once, and the pool holds "
-                f"{best.concurrency:,.1f} full ones: expected a run with at most "
-                f"{best.max_num_seqs:,} in flight (--max-concurrency)"
-            )
-        if run.model and names and run.model.rstrip("/").rpartition("/")[2].lower() not in names:
-            raise InputError(
-                f"{run.where}: a run of {run.model}; expected one of {', '.join(sorted(own))}"
-            )
 
 
 def _bound(gpu, config, sources, model, work, seqs) -> float | None:

@@ -13,7 +13,7 @@ from .simulation import (
 )
 from .step_time import GivenStepTime, Roofline, quantiles, roofline_of, times_to_json
 from .sweep import Sweep, full_requests, staggered, sweep
-from .throughput import Server, StepTimes, Throughput, runs_to_make, throughput_curve
+from .throughput import Server, StepTimes, Throughput, runs_to_make, throughput_curve, throughput_of
 
 __all__ = [
     "GivenStepTime",
@@ -40,6 +40,7 @@ __all__ = [
     "staggered",
     "sweep",
     "throughput_curve",
+    "throughput_of",
     "times_to_json",
     "write_trace",
 ]

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..optimum import budget_needed
+from ..optimum import Optimum, Recommended, budget_needed
 from ..reading import LoadRun
 from ..units import InputError
 from ..workload import Workload
@@ -228,6 +228,60 @@ def throughput_curve(
         budget_needed(seqs, server.workload),
         saturated,
     )
+
+
+def throughput_of(
+    optimum: Optimum,
+    runs: Sequence[LoadRun],
+    longest_step: float | None = None,
+    in_flight: int | None = None,
+    rate: float | None = None,
+    progress: Callable[[int], object] | None = None,
+) -> Throughput:
+    """The curve of an answer from load runs of its server. Raises InputError where they are not."""
+    best, model, work = optimum.recommended, optimum.model, optimum.workload
+    if best is None:
+        raise InputError(f"no recommendation, so no point to start from: {optimum.reason}")
+    _refuse(runs, best, {fitted.launch.model for fitted in model.launches} - {None})
+    scheduler = None
+    if best.kv_cache_tokens is not None:
+        scheduler = SchedulerConfig(
+            best.max_num_seqs,
+            best.max_num_batched_tokens,
+            best.kv_cache_tokens // model.block_size,
+            block_size=model.block_size,
+            max_model_len=work.length,
+        )
+    server = Server(
+        workload=work,
+        full=best.concurrency,
+        budget=best.max_num_batched_tokens,
+        in_flight=in_flight,
+        rate=rate,
+    )
+    times = StepTimes(runs, work)
+    return throughput_curve(server, best.max_num_seqs, times, longest_step, scheduler, progress)
+
+
+def _refuse(runs: Sequence[LoadRun], best: Recommended, models: set) -> None:
+    """Runs that are none of this server's, or in which requests waited or were preempted."""
+    names = {_own_name(model) for model in models}
+    for run in runs:
+        if run.running > best.concurrency * 1.005:
+            raise InputError(
+                f"{run.where}: {run.running:,.1f} requests ran at once, and the pool holds "
+                f"{best.concurrency:,.1f} full ones; expected a run with at most "
+                f"{best.max_num_seqs:,} in flight (--max-concurrency)"
+            )
+        if run.model and names and _own_name(run.model) not in names:
+            raise InputError(
+                f"{run.where}: a run of {run.model}; expected one of {', '.join(sorted(models))}"
+            )
+
+
+def _own_name(model: str) -> str:
+    """``/models/Llama-3`` and ``meta-llama/Llama-3`` are one model."""
+    return model.rstrip("/").rpartition("/")[2].lower()
 
 
 def _above(seqs: int) -> Iterator[int]:
