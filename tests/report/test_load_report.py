@@ -13,28 +13,10 @@ from vllm_tuning import Workload, find_optimum, model_of
 from vllm_tuning.cli import main
 from vllm_tuning.figures import load as figures
 from vllm_tuning.load.sweep_file import sweep_points
-from vllm_tuning.reading.bench_results import read_bench_results
 from vllm_tuning.report.load_lesson import burst_runs, lengths_table, verdict_of_run
 from vllm_tuning.report.load_summary import check_summary
 from vllm_tuning.report.page import write_report
 from vllm_tuning.units import InputError
-
-RESULT = {
-    "backend": "vllm",
-    "model_id": "m",
-    "request_rate": "inf",
-    "max_concurrency": None,
-    "completed": 200,
-    "failed": 0,
-    "request_throughput": 16.26,
-    "output_throughput": 4162.6,
-    "median_ttft_ms": 790.2,
-    "p99_ttft_ms": 1502.5,
-    "median_tpot_ms": 30.9,
-    "p99_tpot_ms": 44.0,
-    "std_tpot_ms": float("nan"),
-    "errors": [""],
-}
 
 
 def optimum(input_len=1024, output_len=256):
@@ -91,38 +73,6 @@ def test_no_answer_no_sweep(tmp_path):
     assert not file.exists()
 
 
-# ---------------------------------------------------------------- benchmarks
-
-
-def test_results_of_bench_serve_and_of_a_sweep(tmp_path):
-    one, many = tmp_path / "one.json", tmp_path / "summary.json"
-    one.write_text(json.dumps(RESULT))
-    many.write_text(json.dumps([RESULT | {"max_num_seqs": n, "run_number": 0} for n in (8, 16)]))
-    results = read_bench_results([one, many])
-    assert [result["max_num_seqs"] for result in results] == [None, 8, 16]
-    assert results[0]["request_rate"] == float("inf") and results[0]["median_tpot_ms"] == 30.9
-
-
-@pytest.mark.parametrize(
-    "text, problem",
-    [
-        ("[]", "no JSON object"),
-        ("nope", "not JSON"),
-        ("[1]", "no JSON object"),
-        ("{}", "no completed"),
-        (json.dumps(RESULT | {"completed": -1}), "completed is -1"),
-        (json.dumps(RESULT | {"p99_ttft_ms": [1]}), "p99_ttft_ms is"),
-        (json.dumps(RESULT | {"p99_ttft_ms": 10**400}), "p99_ttft_ms is"),
-        (json.dumps(RESULT | {"completed": True}), "completed is True"),
-        (json.dumps(RESULT | {"request_throughput": None}), "no request_throughput"),
-    ],
-)
-def test_what_is_no_result(text, problem, tmp_path):
-    (tmp_path / "r.json").write_text(text)
-    with pytest.raises(InputError, match=problem):
-        read_bench_results([tmp_path / "r.json"])
-
-
 # ---------------------------------------------------------------- figures
 
 
@@ -159,12 +109,18 @@ def test_preemptions_are_drawn_over_a_restart():
     [
         ({"metrics": ["nope.prom"]}, "cannot be read"),
         ({"metrics": ["http://user:s3cret@host/metrics"]}, "^scrapes are files here[^@]*$"),
-        ({"bench": ["nope.json"]}, "cannot be read"),
+        ({"load_runs": ["nope.json"]}, "cannot be read"),
     ],
 )
 def test_a_report_of_files_that_are_not_there(options, problem, tmp_path):
     with pytest.raises(InputError, match=problem):
         write_report("llama-3-8b-2-layers", 1024, 256, tmp_path, **options)
+
+
+def test_a_report_of_load_runs_that_tell_nothing(tmp_path):
+    (tmp_path / "runs.csv").write_text("running,output_tokens_per_s\n38,2400\n")
+    with pytest.raises(InputError, match="expected two or more"):
+        write_report("llama-3-8b-2-layers", 1024, 256, tmp_path, load_runs=[tmp_path / "runs.csv"])
 
 
 def test_lengths_of_the_lesson():

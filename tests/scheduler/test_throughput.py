@@ -103,6 +103,19 @@ def test_above_the_pool_requests_are_preempted_and_more_is_no_gain():
     assert above[-1].running < above[-1].max_num_seqs
 
 
+def test_the_figures_show_the_point_the_runs_and_what_is_not_measured():
+    from vllm_tuning.figures import throughput as figures
+
+    found = throughput_curve(server(), 64, TIMES)
+    ax = figures.output_tokens(found, RUNS)
+    drawn = {line.get_label(): line.get_xydata() for line in ax.lines}
+    assert drawn["the method's point"].tolist() == [[64, 1920]]
+    assert drawn["load run, at its running requests"].tolist() == [[8, 400], [32, 1200], [64, 1920]]
+    assert "not measured" in drawn and "simulated: preemptions" not in drawn
+    time = {line.get_label(): line.get_xydata() for line in figures.token_time(found).lines}
+    assert time["the method's point"][0] == pytest.approx([64, 33.3333], abs=1e-4)
+
+
 # ---------------------------------------------------------------- real sweeps
 
 

@@ -10,6 +10,7 @@ from .options import (
     config_option,
     dump,
     echo,
+    gone_option,
     json_option,
     launches_argument,
     lengths_options,
@@ -129,12 +130,13 @@ def recommend(
     help="Scrapes of /metrics under load, in time order, or a folder of *.prom: adds a section.",
 )
 @click.option(
-    "--bench",
+    "--load-runs",
     multiple=True,
     metavar="FILE",
-    help="Results of vllm bench serve: adds throughput, TTFT and TPOT.",
+    help="As throughput takes them: adds what the point costs in tokens a second.",
 )
-def report(launches, input_len, output_len, config, folder, metrics, bench):
+@gone_option("--bench", "give results of vllm bench serve by --load-runs")
+def report(launches, input_len, output_len, config, folder, metrics, load_runs):
     """An executed notebook and an HTML page for each model: a table, or all logs of one model."""
     from ..answer import by_model
     from ..reading import sources_of
@@ -150,7 +152,7 @@ def report(launches, input_len, output_len, config, folder, metrics, bench):
         folder,
         config=config,
         metrics=metrics,
-        bench=bench,
+        load_runs=load_runs,
     ):
         if progress:
             echo(f"{done.notebook}", err=True)

@@ -1,6 +1,5 @@
 """From files to records: server logs, tables, lengths, load runs, /metrics."""
 
-from .bench_results import BENCH_COLUMNS, read_bench_results
 from .files import check_writable, read_text, whole_file, write_whole
 from .json_records import read_json
 from .kinds import not_expected
@@ -15,7 +14,6 @@ from .sources import Source, is_log, logs_in, read_source, sources_of
 from .tables import COLUMNS, DATA, locate, read_launches, write_launches
 
 __all__ = [
-    "BENCH_COLUMNS",
     "COLUMNS",
     "DATA",
     "FATAL",
@@ -31,7 +29,6 @@ __all__ = [
     "logs_in",
     "not_expected",
     "parse_scrapes",
-    "read_bench_results",
     "read_json",
     "read_launches",
     "read_lengths",

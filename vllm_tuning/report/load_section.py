@@ -1,22 +1,23 @@
 """The report's section under load: prediction, start-up log and load beside one another."""
 
-import math
 from functools import partial
-from pathlib import Path
 
 from IPython.display import HTML
 
 from ..answer import Answer
 from ..figures import load as figures
+from ..figures import throughput as curves
 from ..load import Verdict, check, observed_request
-from ..reading import BENCH_COLUMNS, ScrapeSeries, read_bench_results, read_scrapes, read_source
+from ..reading import ScrapeSeries, read_load_runs, read_scrapes, read_source
+from ..scheduler import throughput_of
 from .load_summary import check_summary, per_cent
 from .sections import figure
 from .summary import Cell, Paragraph, Summary, Table
+from .throughput_summary import throughput_summary
 
 
-def load_section(optimum: Answer, sources, metrics=(), bench=()) -> HTML | None:
-    """Verdict, three-way table and time lines of the scrapes; then benchmarks. None of neither."""
+def load_section(optimum: Answer, sources, metrics=(), load_runs=()) -> HTML | None:
+    """Verdict, three-way table and time lines of the scrapes; then what the point costs."""
     parts = []
     if metrics:
         launches = [launch for source in sources for launch in read_source(source)]
@@ -39,8 +40,20 @@ def load_section(optimum: Answer, sources, metrics=(), bench=()) -> HTML | None:
             ),
             figure(figures.preemptions, load, height=2.6, alt="Preemptions over time."),
         ]
-    if results := read_bench_results(bench):
-        parts += ['<h2 id="Benchmarks">Benchmarks</h2>', bench_table(results).as_html()]
+    if load_runs:
+        runs = read_load_runs(load_runs)
+        found = throughput_of(optimum, runs)
+        parts += [
+            '<h2 id="What-the-point-costs">What the point costs</h2>',
+            throughput_summary(optimum, found, runs, None).as_html(),
+            figure(
+                curves.output_tokens,
+                found,
+                runs,
+                alt="Output tokens a second over max_num_seqs, with the load runs and the point.",
+            ),
+            figure(curves.token_time, found, alt="Time per token over max_num_seqs."),
+        ]
     return HTML("\n".join(parts)) if parts else None
 
 
@@ -78,26 +91,3 @@ def three_way(optimum: Answer, verdict: Verdict) -> Summary:
         "full."
     )
     return Summary(Table(head, rows), *[Paragraph(derived)] * bool(full))
-
-
-def bench_table(results: list[dict]) -> Summary:
-    """Throughput, TTFT and TPOT as vLLM measured them; without the empty columns."""
-    columns = {
-        head: name
-        for head, name in BENCH_COLUMNS.items()
-        if any(result[name] is not None for result in results)
-    }
-    rows = [
-        (
-            Path(result["file"]).name,
-            *(_shown(result[name]) for name in columns.values()),
-        )
-        for result in results
-    ]
-    return Summary(Table([Cell("result", "measured"), *columns], rows))
-
-
-def _shown(value: float | None):
-    if value is None or math.isinf(value):
-        return "" if value is None else "all at once"
-    return round(value) if value >= 1000 else f"{value:.4g}"

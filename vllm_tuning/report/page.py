@@ -20,11 +20,12 @@ from ..load import check
 from ..reading import (
     ScrapeSeries,
     locate,
-    read_bench_results,
+    read_load_runs,
     read_scrapes,
     read_source,
     write_whole,
 )
+from ..scheduler import throughput_of
 from ..units import InputError
 from ..workload import Workload
 
@@ -50,23 +51,23 @@ class Report:
 
 
 def write_report(
-    launches, input_len, output_len, out_dir, config=None, name=None, metrics=(), bench=()
+    launches, input_len, output_len, out_dir, config=None, name=None, metrics=(), load_runs=()
 ) -> Report:
     """Write OUT/NAME.ipynb and OUT/NAME.html for the launches of one model.
 
     launches: a launches.csv, a folder of one, a carried set, a log, or a list of those that are one
-    fit. Lengths in tokens. metrics, bench: files of the section under load. NAME:
+    fit. Lengths in tokens. metrics, load_runs: files of the section under load. NAME:
     ``name``, else a launches.csv's folder, the model of several logs,
     or the file's stem. Raises InputError for bad input, before a kernel starts, and where the
     notebook fails: it stays alone.
     """
     return next(
-        write_reports([launches], input_len, output_len, out_dir, config, name, metrics, bench)
+        write_reports([launches], input_len, output_len, out_dir, config, name, metrics, load_runs)
     )
 
 
 def write_reports(
-    models, input_len, output_len, out_dir, config=None, name=None, metrics=(), bench=()
+    models, input_len, output_len, out_dir, config=None, name=None, metrics=(), load_runs=()
 ) -> Iterator[Report]:
     """``write_report`` for many, all read and fitted before one is run; an equal name gets -2.
 
@@ -82,8 +83,8 @@ def write_reports(
         raise InputError(str(error)) from None
     models = [[one] if isinstance(one, (str, os.PathLike)) else list(one) for one in models]
     optima = [find_optimum(model_of(sources, config), workload) for sources in models]
-    if metrics or bench:
-        _check_load(models, metrics, bench)
+    if metrics or load_runs:
+        _check_load(models, optima, metrics, load_runs)
     try:
         Path(out_dir).mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=out_dir).close()
@@ -115,7 +116,7 @@ def write_reports(
                 "config": os.path.relpath(config, base) if config else "",
                 **{
                     kind: [os.path.relpath(file, base) for file in files]
-                    for kind, files in (("metrics", metrics), ("bench", bench))
+                    for kind, files in (("metrics", metrics), ("load_runs", load_runs))
                     if files
                 },
             },
@@ -135,11 +136,12 @@ def _lies_at(path: Path) -> str:
         return ""  # none, or another's
 
 
-def _check_load(models, metrics, bench) -> None:
+def _check_load(models, optima, metrics, load_runs) -> None:
     """What is wrong with the files of the load, before a kernel starts. Raises InputError."""
     if len(models) > 1:
-        raise InputError("metrics and benchmarks are of one server; report its launches alone")
-    read_bench_results(bench)
+        raise InputError("metrics and load runs are of one server; report its launches alone")
+    if load_runs:
+        throughput_of(optima[0], read_load_runs(load_runs), above=False)
     if metrics:
         check(ScrapeSeries(tuple(read_scrapes(metrics))))
 

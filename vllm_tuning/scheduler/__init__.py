@@ -13,10 +13,19 @@ from .simulation import (
 )
 from .step_time import GivenStepTime, Roofline, quantiles, roofline_of, times_to_json
 from .sweep import Sweep, full_requests, staggered, sweep
-from .throughput import Server, StepTimes, Throughput, runs_to_make, throughput_curve, throughput_of
+from .throughput import (
+    Point,
+    Server,
+    StepTimes,
+    Throughput,
+    runs_to_make,
+    throughput_curve,
+    throughput_of,
+)
 
 __all__ = [
     "GivenStepTime",
+    "Point",
     "Request",
     "Roofline",
     "SchedulerConfig",

@@ -73,8 +73,8 @@ class StepTimes:
         return self(np.asarray(tokens, float) * self.share)
 
     def measured(self, running: float) -> bool:
-        """Whether so many lie between the smallest and the largest run."""
-        return bool(self.running[0] <= running <= self.running[-1])
+        """Whether so many lie between the smallest and the largest run, or next to them."""
+        return bool(0.98 * self.running[0] <= running <= 1.02 * self.running[-1])
 
 
 @dataclass(frozen=True)
@@ -237,14 +237,18 @@ def throughput_of(
     in_flight: int | None = None,
     rate: float | None = None,
     progress: Callable[[int], object] | None = None,
+    above: bool = True,
 ) -> Throughput:
-    """The curve of an answer from load runs of its server. Raises InputError where they are not."""
+    """The curve of an answer from load runs of its server. Raises InputError where they are not.
+
+    above: points above C, where requests are preempted, too.
+    """
     best, model, work = optimum.recommended, optimum.model, optimum.workload
     if best is None:
         raise InputError(f"no recommendation, so no point to start from: {optimum.reason}")
     _refuse(runs, best, {fitted.launch.model for fitted in model.launches} - {None})
     scheduler = None
-    if best.kv_cache_tokens is not None:
+    if above and best.kv_cache_tokens is not None:
         scheduler = SchedulerConfig(
             best.max_num_seqs,
             best.max_num_batched_tokens,

@@ -1,0 +1,78 @@
+"""What each max_num_seqs costs: output tokens a second, and the time of a token."""
+
+from ..scheduler import Point, Throughput
+from .style import GREY, INK, LINES, STAR, THOUSANDS, axes_of, legend, say
+
+
+def output_tokens(found: Throughput, runs, ax=None):
+    """Tokens a second over max_num_seqs with a band of 10 %, the point, the best and the knee."""
+    ax = _curve(axes_of(ax), found, lambda point: point.output_tokens_per_s)
+    low, high = ([getattr(p, end) for p in found.points] for end in ("low", "high"))
+    seqs = [point.max_num_seqs for point in found.points]
+    ax.fill_between(seqs, low, high, color=LINES[0][0], alpha=0.15, lw=0, label="±10 %")
+    ax.plot(
+        [run.running for run in runs],
+        [run.output_tokens_per_s for run in runs],
+        "s",
+        color=GREY,
+        mfc="white",
+        label="load run, at its running requests",
+    )
+    best, method = found.best, found.method
+    ax.plot(
+        best.max_num_seqs,
+        best.output_tokens_per_s,
+        "o",
+        ms=12,
+        color=INK,
+        mfc="none",
+        label="best of the prediction",
+    )
+    knee = next(p for p in (*found.points, best) if p.max_num_seqs >= found.knee)
+    label = f"95 % of it, mns {found.knee:,}"
+    ax.plot(knee.max_num_seqs, knee.output_tokens_per_s, "D", color=INK, label=label)
+    ax.plot(method.max_num_seqs, method.output_tokens_per_s, **STAR, label="the method's point")
+    ax.set(ylabel="output tokens/s", ylim=0)
+    return legend(_said(ax, found), ncols=3)
+
+
+def token_time(found: Throughput, ax=None):
+    """Milliseconds of a further token over max_num_seqs, and the point."""
+    ax = _curve(axes_of(ax), found, lambda point: 1e3 * point.tpot_s)
+    method = found.method
+    ax.plot(method.max_num_seqs, 1e3 * method.tpot_s, **STAR, label="the method's point")
+    ax.set(ylabel="time per token (ms)", ylim=0)
+    return legend(_said(ax, found), ncols=3)
+
+
+def _curve(ax, found: Throughput, value):
+    """Solid between the load runs; dashed where simulated or not measured."""
+    for kind, dashes, label in (
+        (lambda p: not (p.preempts or p.beyond_runs), "-", "between the load runs"),
+        (lambda p: p.beyond_runs and not p.preempts, ":", "not measured"),
+        (lambda p: p.preempts, "--", "simulated: preemptions"),
+    ):
+        points: list[Point | None] = [p if kind(p) else None for p in found.points]
+        if any(points):
+            ax.plot(
+                [p.max_num_seqs for p in found.points],
+                [value(p) if p else float("nan") for p in points],
+                dashes,
+                marker=".",
+                color=LINES[0][0],
+                label=label,
+            )
+    ax.set(xlabel="max_num_seqs (requests)", xlim=0)
+    ax.xaxis.set_major_formatter(THOUSANDS)
+    ax.yaxis.set_major_formatter(THOUSANDS)
+    return ax
+
+
+def _said(ax, found: Throughput):
+    lost = f"{found.loss:.1%} below the best" if found.loss > 5e-4 else "the best of the curve"
+    method = found.method
+    return say(
+        ax,
+        f"The method's point gives {method.output_tokens_per_s:,.0f} tokens/s, {lost}, a token "
+        f"every {1e3 * method.tpot_s:,.1f} ms.",
+    )
