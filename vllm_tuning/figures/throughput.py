@@ -1,6 +1,8 @@
 """What each max_num_seqs costs: output tokens a second, and the time of a token."""
 
-from ..scheduler import Point, Throughput
+from math import nan
+
+from ..scheduler import Throughput
 from .style import GREY, INK, LINES, STAR, THOUSANDS, axes_of, legend, say
 
 
@@ -52,11 +54,13 @@ def _curve(ax, found: Throughput, value):
         (lambda p: p.beyond_runs and not p.preempts, ":", "not measured"),
         (lambda p: p.preempts, "--", "simulated: preemptions"),
     ):
-        points: list[Point | None] = [p if kind(p) else None for p in found.points]
-        if any(points):
+        mine = [kind(p) for p in found.points]
+        beside = [a or b for a, b in zip([*mine[1:], False], [False, *mine[:-1]], strict=True)]
+        joined = [own or (near and dashes != "-") for own, near in zip(mine, beside, strict=True)]
+        if any(mine):
             ax.plot(
                 [p.max_num_seqs for p in found.points],
-                [value(p) if p else float("nan") for p in points],
+                [value(p) if on else nan for p, on in zip(found.points, joined, strict=True)],
                 dashes,
                 marker=".",
                 color=LINES[0][0],
