@@ -2,7 +2,7 @@
 
     python tests/benchmarks/bench_throughput.py [FILE.csv]
 
-A file has the columns sweep, running, output_tokens_per_s. The runs given are those nearest in the
+A file has the columns model, running, output_tokens_per_s. The runs given are those nearest in the
 logarithm to C, C/2 and C/8 with C the largest n of a sweep; judged are the points between them.
 """
 
@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from vllm_tuning.reading import DATA, LoadRun
-from vllm_tuning.scheduler import StepTimes
+from vllm_tuning.scheduler import StepTimes, given_runs
 
 BARS = {"H100": (0.03, 0.08), "A10G": (0.04, 0.12)}
 
@@ -23,18 +23,16 @@ def sweeps(path):
     rows = csv.DictReader(
         line for line in Path(path).read_text().splitlines() if not line.startswith("#")
     )
-    for name, points in groupby(rows, lambda row: row["sweep"]):
+    for name, points in groupby(rows, lambda row: row["model"]):
         yield name, sorted((float(p["running"]), float(p["output_tokens_per_s"])) for p in points)
 
 
 def judged(points):
     """(error of X, whether within 10 %) of the points left out, and the throughput given up."""
+    runs = [LoadRun(*point) for point in points]
     n, x = map(np.array, zip(*points, strict=True))
-    given = []
-    for wanted in (n.max(), n.max() / 2, n.max() / 8):
-        order = np.argsort(abs(np.log(n / wanted)))
-        given.append(next(i for i in order if i not in given))
-    times = StepTimes([LoadRun(n[i], x[i]) for i in given])
+    given = [runs.index(run) for run in given_runs(runs)]
+    times = StepTimes(given_runs(runs))
     between = (n >= n[given].min()) & (n <= n[given].max())
     out = [i for i in np.flatnonzero(between) if i not in given]
     predicted = n / times(n)

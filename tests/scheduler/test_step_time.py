@@ -9,11 +9,11 @@ from test_scheduler import random_workload
 
 from vllm_tuning.budget.gpus import GPUS
 from vllm_tuning.reading.tables import DATA
+from vllm_tuning.scheduler import full_requests
 from vllm_tuning.scheduler.config import Request, SchedulerConfig
 from vllm_tuning.scheduler.scheduler import Scheduler
 from vllm_tuning.scheduler.simulation import fixed_requests, simulate
 from vllm_tuning.scheduler.step_time import GivenStepTime, Roofline, roofline_of
-from vllm_tuning.scheduler.sweep import Sweep, average_requests, full_requests, staggered, sweep
 from vllm_tuning.units import InputError
 from vllm_tuning.workload import Workload
 
@@ -213,34 +213,7 @@ def test_one_token_has_no_time_per_further_token():
     assert np.isnan(times.tpot).all()
 
 
-# ---------------------------------------------------------------- the sweep
-
-
-def test_full_and_average_requests_of_the_chat_server():
+def test_full_requests_of_the_chat_server():
     """28,100 usable blocks of 16: 113 blocks hold 1,800 tokens."""
     server = SchedulerConfig(1024, 8192, 28101)
     assert full_requests(server, Workload(1000, 800)) == 28100 // 113 == 248
-    assert average_requests(server, Workload(1000, 800)) == pytest.approx(449600 / 1400)
-
-
-@pytest.mark.parametrize("work", [Workload(256, 16), Workload(64, 64), Workload(16, 128)], ids=str)
-def test_none_is_preempted_up_to_the_point_and_some_above_it(work):
-    server = SchedulerConfig(64, 512, 321)
-    for requests in (
-        list(fixed_requests(300, work.input_len, work.output_len)),
-        staggered(server, work, 300),
-    ):
-        result = sweep(server, work, H100, requests)
-        assert result.preemptions[result.seqs <= result.full].max() == 0
-        assert result.preemptions[-1] > 0 and result.full in result.seqs
-
-
-def test_the_cost_by_hand():
-    columns = map(np.array, ([1, 2, 3], [50.0, 90.0, 120.0], [0, 0, 4]))
-    assert Sweep(2, 3.0, *columns).cost == pytest.approx(1 - 90 / 120)
-
-
-def test_staggered_requests_come_faster_than_they_can_be_served():
-    server, work = SchedulerConfig(64, 512, 321), Workload(64, 64)
-    last = staggered(server, work, 5000)[-1].at
-    assert 5000 / last == pytest.approx(1.15 * (5120 / 96) / 64, rel=0.05)

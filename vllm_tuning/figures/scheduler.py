@@ -5,8 +5,7 @@ A step is a column, so that a picture is read from left to right and needs no an
 
 import numpy as np
 
-from ..scheduler import Sweep
-from .style import INK, LINES, STAR, THOUSANDS, axes_of, legend, say
+from .style import INK, LINES, THOUSANDS, axes_of, legend, say
 
 WORK = {  # colour of Okabe and Ito, hatch
     "prompt": ("#E69F00", "////"),
@@ -208,30 +207,6 @@ def decode_step(step_time, context, ax=None):
         ),
         ncols=2,
     )
-
-
-def over_mns(sweeps: dict[str, Sweep], what: str, ax=None):
-    """Throughput or preemptions of each sweep over mns, with the method's point.
-
-    mns as a share of pool / (input + output/2), throughput of the best of the sweep, so that
-    workloads of any shape lie in one picture.
-    """
-    ax = axes_of(ax)
-    for (name, result), (colour, style, marker) in zip(sweeps.items(), LINES, strict=False):
-        x, values = result.seqs / result.average, getattr(result, what)
-        if what == "throughput":
-            values = 100 * values / values.max()
-        ax.plot(x, values, style, marker=marker, color=colour, ms=4, lw=1.6, label=name)
-        at = result.seqs == result.full
-        ax.plot(x[at], values[at], **STAR, label="the method's point: all can be full")
-    ax.axvline(1, color=INK, ls=":", label="requests that fit on average")
-    ax.set(
-        xlabel="mns, as a share of pool / (input + output/2)",
-        ylabel="throughput, % of the best" if what == "throughput" else what,
-        ylim=(50, 104) if what == "throughput" else (0, max(1, 1.12 * ax.dataLim.ymax)),
-    )
-    ax.yaxis.set_major_formatter(THOUSANDS)
-    return legend(ax, ncols=2)
 
 
 def _bar(ax, x, row, width, colour, hatch, label=None, lw=0.5, part=(0, 1)):

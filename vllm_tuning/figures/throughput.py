@@ -2,7 +2,9 @@
 
 from math import nan
 
-from ..scheduler import Throughput
+import numpy as np
+
+from ..scheduler import StepTimes, Throughput, given_runs
 from .style import GREY, INK, LINES, STAR, THOUSANDS, axes_of, legend, say
 
 
@@ -36,6 +38,25 @@ def output_tokens(found: Throughput, runs, ax=None):
     ax.plot(method.max_num_seqs, method.output_tokens_per_s, **STAR, label="the method's point")
     ax.set(ylabel="output tokens/s", ylim=0)
     return legend(_said(ax, found), ncols=3)
+
+
+def held_out(measured, ax=None):
+    """A real sweep: three runs given, the curve through them, and the points left out."""
+    ax, given = axes_of(ax), given_runs(measured)
+    times = StepTimes(given)
+    n = np.linspace(times.running[0], times.running[-1], 100)
+    rate = n / times(n)
+    ax.fill_between(n, 0.9 * rate, 1.1 * rate, color=LINES[0][0], alpha=0.15, lw=0, label="±10 %")
+    ax.plot(n, rate, color=LINES[0][0], label="predicted from the three")
+    for runs, filled, label in (
+        (given, INK, "load run given"),
+        ([run for run in measured if run not in given], "white", "held out"),
+    ):
+        x, y = ([getattr(run, name) for run in runs] for name in ("running", "output_tokens_per_s"))
+        ax.plot(x, y, "o", color=INK, mfc=filled, label=label)
+    ax.set(xlabel="requests running at once, n", ylabel="output tokens/s, X", xlim=0, ylim=0)
+    ax.yaxis.set_major_formatter(THOUSANDS)
+    return legend(ax, ncols=4)
 
 
 def token_time(found: Throughput, ax=None):

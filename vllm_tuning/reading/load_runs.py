@@ -48,7 +48,10 @@ class LoadRun:
 
 
 def read_load_runs(paths: Iterable[str | os.PathLike]) -> list[LoadRun]:
-    """The runs in files of any of these kinds. Raises InputError ``FILE: what is wrong``."""
+    """The runs in files of any of these kinds; a CSV may name the ``model`` of each, too.
+
+    Raises InputError ``FILE: what is wrong``.
+    """
     return [run for path in paths for run in _runs(str(path), read_text(path, _EXPECTED))]
 
 
@@ -170,4 +173,4 @@ def _of_table(where: str, text: str) -> Iterator[LoadRun]:
         except (TypeError, ValueError):
             cells = ", ".join(f"{name} {row[name]!r}" for name in wanted)
             raise InputError(f"{line}: {cells}; expected two numbers") from None
-        yield LoadRun(running, made, line)
+        yield LoadRun(running, made, line, row.get("model") or None)

@@ -247,6 +247,11 @@ def fixed_requests(count: int, input_len: int, output_len: int) -> Iterator[Requ
         yield Request(f"r{number}", input_len, output_len)
 
 
+def full_requests(server: SchedulerConfig, workload: Workload) -> int:
+    """Finished requests that the pool holds at once, in whole blocks: the method's max_num_seqs."""
+    return (server.num_gpu_blocks - 1) // workload.blocks(server.block_size)
+
+
 def requests_of(workloads: Iterable[Workload]) -> Iterator[Request]:
     """One request of each, all at step 0."""
     for number, workload in enumerate(workloads):

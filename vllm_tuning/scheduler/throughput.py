@@ -292,6 +292,16 @@ def _above(seqs: int) -> Iterator[int]:
     yield from sorted({math.ceil(seqs * factor) for factor in (1.1, 1.2, 1.3)} - {seqs})
 
 
+def given_runs(measured: Sequence[LoadRun]) -> list[LoadRun]:
+    """Of a sweep the runs nearest in the logarithm to C, C/2 and C/8, C the largest; each once."""
+    full = max(run.running for run in measured)
+    given: list[LoadRun] = []
+    for wanted in (full, full / 2, full / 8):
+        left = [run for run in measured if run not in given]
+        given.append(min(left, key=lambda run: abs(math.log(run.running / wanted))))
+    return given
+
+
 def runs_to_make(full: int) -> tuple[int, ...]:
     """Requests in flight of the load runs that tell the curve: C/8, C/2 and C.
 
