@@ -196,6 +196,9 @@ def test_point_c_is_not_followed_far_beyond_the_launches():
     assert optimum.max_num_batched_tokens.n > 70_000
     assert optimum.recommended.max_num_batched_tokens == 2 * 16384
     assert "beyond_launches" in names(optimum)
+    read = find_optimum(model, Workload(1000, 4))  # 156 need 156 * 1003 / 4 = 39,117 tokens a step
+    assert read.recommended.max_num_batched_tokens < 39_000 and "budget_below_need" in names(read)
+    assert "budget_below_need" not in names(optimum)
 
 
 def test_without_chunked_prefill_the_budget_holds_the_longest_prompt():

@@ -6,7 +6,7 @@ from ..branches import SIGNIFICANT
 from ..known import EQUAL_INTERCEPTS
 from ..launch import KNOBS
 from ..memory_model import FittedLaunch, MemoryModel
-from ..optimum import Optimum, Recommended, longest_request
+from ..optimum import Optimum, Recommended, budget_needed, longest_request
 from ..readings import granule
 from ..releases import samples_by_triton
 from ..units import GIB, MIB, is_known
@@ -202,6 +202,14 @@ def _limits(optimum: Optimum, best: Recommended) -> Iterator[Notice]:
             "mnbt_at_least_mns",
             "The branches meet at fewer tokens than requests, and vLLM refuses "
             "max_num_batched_tokens < max_num_seqs: solved on the edge where they are equal.",
+        )
+    needed = budget_needed(best.max_num_seqs, optimum.workload)
+    if best.max_num_batched_tokens < needed:
+        yield Notice(
+            "budget_below_need",
+            f"{best.max_num_seqs:,} such requests need {needed:,} tokens a step, prefill and "
+            f"decoding together: {best.max_num_batched_tokens:,} throttle both. Launches at a "
+            "larger max_num_batched_tokens would tell what it costs.",
         )
     steps = -(-optimum.workload.input_len // best.max_num_batched_tokens)
     if steps > MANY_STEPS:
