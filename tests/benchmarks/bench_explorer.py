@@ -84,7 +84,7 @@ def in_browser() -> list[tuple[float, float]]:
         path = Path(name) / "given/both.ipynb"
         nbformat.write(notebook, path)
         with (
-            chromium(Path(name) / "chromium") as browser,
+            chromium(Path(name) / "chromium", {}) as browser,
             jupyterlab(browser, Path(name) / "lab", path),
         ):
             browser.set_script_timeout(60)

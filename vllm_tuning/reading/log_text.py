@@ -63,7 +63,9 @@ _COLLECTOR = re.compile(  # docker compose, then a time stamp, then Kubernetes' 
     rf"\A(?:[\w.\-/]+ *\| )?(?:{_DATE}\s+)?(?:std(?:out|err) [FP] )?"
 )
 
-_QUOTED = re.compile(r"\A(?:[▎▏▌│┃>] ?)+")  # as people paste, to any depth
+_QUOTES = "▎▏▌│┃>"  # before each line, as people paste
+
+_QUOTED = re.compile(rf"\A(?:[{_QUOTES}] ?)+")
 
 _TOKENS = "|".join(
     (
@@ -149,8 +151,9 @@ def lines_of(first: int, text: str) -> list[Line]:
     text = text.removeprefix("\ufeff")
     lines = []
     for number, raw in enumerate(text.removesuffix("\n").split("\n"), first):
-        line = _COLLECTOR.sub("", _QUOTED.sub("", raw))
-        line = line[:-1] if line.endswith("\\") else line  # as a shell goes on in the next
+        raw = _QUOTED.sub("", raw) if raw[:1] in _QUOTES else raw
+        line = _COLLECTOR.sub("", raw)
+        line = line[:-1] if line[-1:] == "\\" else line  # as a shell goes on in the next
         line = _unwrapped(line) if line.startswith("{") else line
         parts = re.split(r"[\r\n]+", line) if "\r" in line or "\n" in line else [line]
         lines += [Line(number, part, is_fresh(part)) for part in parts]
