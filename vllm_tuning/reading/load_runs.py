@@ -84,8 +84,9 @@ def _records(where: str, text: str) -> list[dict]:
 def _of_tool(where: str, record: dict) -> Iterator[LoadRun]:
     if isinstance(record.get("benchmarks"), list):  # GuideLLM
         for each in record["benchmarks"]:
-            mean = _Means(where, each.get("metrics"), ("successful", "mean"))
-            failed = _Means(where, each.get("metrics"), ("errored", "count"))
+            metrics = each.get("metrics") if isinstance(each, dict) else None
+            mean = _Means(where, metrics, ("successful", "mean"))
+            failed = _Means(where, metrics, ("errored", "count"))
             _refuse_failures(where, failed.get("request_latency") or 0)
             yield LoadRun(
                 mean["request_concurrency"], mean["output_tokens_per_second"], where, None,
