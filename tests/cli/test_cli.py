@@ -141,6 +141,7 @@ def test_sizes_with_suffixes_and_the_config_option(tmp_path):
         ["recommend", SET, "--input-len", "1" + "0" * 400, "--output-len", "1"],
         ["fit", SET, "--no-such-flag"],
         ["recommend", SET, *LENGTHS, "--json", "--yaml"],
+        ["recommend", SET, *LENGTHS, "--args", "--yaml"],
         ["no-such-command"],
     ],
 )

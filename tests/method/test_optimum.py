@@ -11,7 +11,7 @@ from vllm_tuning.kv_cache.layout import Shape
 from vllm_tuning.launch import Launch
 from vllm_tuning.pool import one_sided_quantile
 from vllm_tuning.reading.tables import parse_launches
-from vllm_tuning.report.contract import recommend_json, recommend_yaml
+from vllm_tuning.report.contract import recommend_args, recommend_json, recommend_yaml
 from vllm_tuning.units import GIB, InputError
 from vllm_tuning.workload import Workload
 
@@ -263,9 +263,10 @@ def test_yaml_for_vllm_serve():
         "gpu-memory-utilization": "0.6",
         "max-model-len": "2048",
     }
-    assert recommend_yaml(find_optimum(model_of(["qwen3.5-4b-a30"]), Workload(8, 8))).startswith(
-        "# no "
-    )
+    assert recommend_args(optimum) == " ".join(f"--{name} {value}" for name, value in lines.items())
+    for form in (recommend_yaml, recommend_args):  # a server would start on its defaults
+        with pytest.raises(InputError, match="no recommendation: K2 is not known"):
+            form(find_optimum(model_of(["qwen3.5-4b-a30"]), Workload(8, 8)))
     long = recommend_yaml(find_optimum(model_of(["llama-3-8b-2-layers"]), Workload(1024, 2048)))
     assert long.startswith("# beyond_max_model_len: ")
 

@@ -74,6 +74,7 @@ def fit(launches, at, config, as_json, **asked):
 @config_option
 @json_option
 @click.option("--yaml", "as_yaml", is_flag=True, help="A file for vllm serve --config.")
+@click.option("--args", "as_args", is_flag=True, help="One line of flags for vllm serve.")
 @click.option(
     "--sweep",
     metavar="FILE",
@@ -82,20 +83,31 @@ def fit(launches, at, config, as_json, **asked):
 @no_chunked_prefill_option
 @asked_options
 def recommend(
-    launches, input_len, output_len, config, as_json, as_yaml, sweep, chunked_prefill, **asked
+    launches,
+    input_len,
+    output_len,
+    config,
+    as_json,
+    as_yaml,
+    as_args,
+    sweep,
+    chunked_prefill,
+    **asked,
 ):
     """The flags for requests of a given length, with the pool to expect."""
     from ..answer import Asked, find_optimum, model_of
     from ..reading import sources_of
-    from ..report import answer_summary, recommend_json, recommend_yaml
+    from ..report import answer_summary, recommend_args, recommend_json, recommend_yaml
     from ..workload import Workload
 
-    if as_json and as_yaml:
-        raise click.UsageError("--json and --yaml exclude each other")
+    if as_json + as_yaml + as_args > 1:
+        raise click.UsageError("--json, --yaml and --args exclude each other")
     model = model_of(sources_of(launches), config, Asked(**asked))
     optimum = find_optimum(model, Workload(input_len, output_len), chunked_prefill)
     if as_yaml:
         echo(recommend_yaml(optimum), nl=False)
+    elif as_args:
+        echo(recommend_args(optimum))
     else:
         echo(
             dump(recommend_json(optimum))

@@ -2,7 +2,14 @@
 
 from .answer_summary import answer_summary, fit_summary, launches_summary, recommendation
 from .budget_summary import capacity_summary
-from .contract import fit_json, launch_json, measured_json, recommend_json, recommend_yaml
+from .contract import (
+    fit_json,
+    launch_json,
+    measured_json,
+    recommend_args,
+    recommend_json,
+    recommend_yaml,
+)
 from .load_summary import check_summary
 from .measure_summary import measured_summary, missing_summary, plan_summary
 from .page import write_reports
@@ -24,6 +31,7 @@ __all__ = [
     "measured_summary",
     "missing_summary",
     "plan_summary",
+    "recommend_args",
     "recommend_json",
     "recommend_yaml",
     "recommendation",

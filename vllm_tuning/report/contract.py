@@ -1,7 +1,9 @@
 """The JSON of every command: GiB where a name ends in _gib, else bytes, tokens; null: unknown."""
 
 import math
+import shlex
 from collections.abc import Sequence
+from typing import Any
 
 from ..answer import Answer, Fit
 from ..launch import Launch
@@ -9,7 +11,7 @@ from ..measure import Measured
 from ..optimum import TradeOff
 from ..pool import CONFIDENCE, Expected
 from ..reading import COLUMNS
-from ..units import GIB, nominal, stderr
+from ..units import GIB, InputError, nominal, stderr
 
 PARAMETERS = ("k1", "a1", "k2", "a2", "k", "s")
 
@@ -118,17 +120,18 @@ def _cold(answer: Answer) -> float | None:
     return None if takes is None or best is None else best.kv_cache - takes
 
 
-def recommend_yaml(answer: Answer) -> str:
-    """A file for ``vllm serve --config``: the flags, and those of the launches it stands on."""
+def recommended_flags(answer: Answer) -> dict[str, Any]:
+    """The flags of the answer, and those of the launches it stands on, as vLLM names them.
+
+    Raises InputError without an answer: a server would start on its defaults.
+    """
     best = answer.recommended
     if best is None:
-        return f"# no recommendation: {' '.join(str(answer.reason).split())}\n"
-    lines = [
-        *(f"# {notice.name}: {' '.join(notice.text.split())}" for notice in answer.notices),
-        "# To be added to the other flags of the launches.",
-        f"max-num-seqs: {best.max_num_seqs}",
-        f"max-num-batched-tokens: {best.max_num_batched_tokens}",
-    ]
+        raise InputError(f"no recommendation: {answer.reason}")
+    flags = {
+        "max-num-seqs": best.max_num_seqs,
+        "max-num-batched-tokens": best.max_num_batched_tokens,
+    }
     for name in (
         "gpu_memory_utilization",
         "max_model_len",
@@ -140,8 +143,21 @@ def recommend_yaml(answer: Answer) -> str:
         if values and hasattr(answer.model, name):  # of several, the answer's
             values = {getattr(answer.model, name)}
         if len(values) == 1 and values.isdisjoint((1, "auto")):
-            lines.append(f"{name.replace('_', '-')}: {values.pop()}")
-    return "\n".join(lines) + "\n"
+            flags[name.replace("_", "-")] = values.pop()
+    return flags
+
+
+def recommend_yaml(answer: Answer) -> str:
+    """A file for ``vllm serve --config``. Raises InputError without an answer."""
+    flags = [f"{name}: {value}" for name, value in recommended_flags(answer).items()]
+    said = [f"# {notice.name}: {' '.join(notice.text.split())}" for notice in answer.notices]
+    return "\n".join([*said, "# To be added to the other flags of the launches.", *flags, ""])
+
+
+def recommend_args(answer: Answer) -> str:
+    """One line of flags for ``vllm serve``. Raises InputError without an answer."""
+    flags = recommended_flags(answer).items()
+    return " ".join(f"--{name} {shlex.quote(str(value))}" for name, value in flags)
 
 
 def measured_json(found: Measured) -> dict:
