@@ -13,17 +13,26 @@ from pathlib import Path
 
 import numpy as np
 
-from vllm_tuning.reading import DATA, LoadRun
-from vllm_tuning.scheduler import StepTimes, given_runs
+from vllm_tuning.reading import DATA, LoadRun, read_load_runs
+from vllm_tuning.scheduler import (
+    SchedulerConfig,
+    StepTimes,
+    fixed_requests,
+    given_runs,
+    simulate,
+)
+from vllm_tuning.workload import Workload
 
 BARS = {"H100": (0.03, 0.08), "A10G": (0.04, 0.12)}
 
 
+def rows_of(path):
+    lines = Path(path).read_text().splitlines()
+    return csv.DictReader(line for line in lines if not line.startswith("#"))
+
+
 def sweeps(path):
-    rows = csv.DictReader(
-        line for line in Path(path).read_text().splitlines() if not line.startswith("#")
-    )
-    for name, points in groupby(rows, lambda row: row["model"]):
+    for name, points in groupby(rows_of(path), lambda row: row["model"]):
         yield name, sorted((float(p["running"]), float(p["output_tokens_per_s"])) for p in points)
 
 
@@ -50,8 +59,42 @@ def score(path):
     return np.array(errors), np.array(regrets)
 
 
+def preempting(most=None):
+    """(error of X, relative error of preemptions a request) of the A10G's servers that preempt."""
+    work, folder = Workload(512, 128), DATA / "throughput"
+    times = StepTimes(given_runs(read_load_runs([folder / "a10g.csv"])), work)
+    found = []
+    for row in list(rows_of(folder / "a10g-preempting.csv"))[:most]:
+        seqs, budget, block, tokens = (
+            int(row[name])
+            for name in (
+                "max_num_seqs",
+                "max_num_batched_tokens",
+                "block_size",
+                "kv_cache_tokens",
+            )
+        )
+        server = SchedulerConfig(
+            seqs, budget, tokens // block, block_size=block, max_model_len=work.length
+        )
+        done = simulate(server, fixed_requests(1500, 512, 128), 300, step_time=times)
+        ends = np.sort(done.times.finished)[[300, 1200]]
+        real = float(row["output_tokens_per_s"])
+        lost = float(row["preemptions_per_s"]) / (real / 128)
+        rate = 900 * 128 / (ends[1] - ends[0])
+        found.append((rate / real - 1, done.summary.n_preempt / 1500 / lost - 1))
+    return np.array(found).T
+
+
 def main(*paths):
-    for path in paths or sorted((DATA / "throughput").glob("*.csv")):
+    errors, lost = preempting()
+    print(
+        f"A10G, preempting, simulated: {len(errors)} servers: median "
+        f"{np.median(abs(errors)):.1%}, 90th percentile {np.percentile(abs(errors), 90):.1%} (bar "
+        f"6%, 15%); bias {np.mean(errors):+.1%} (bar 6%); preemptions a request off by "
+        f"{np.median(abs(lost)):.0%} in the median (bar 20%)"
+    )
+    for path in paths or [DATA / f"throughput/{name}.csv" for name in ("a10g", "h100")]:
         errors, regrets = score(path)
         size = abs(errors)
         bar = next((each for name, each in BARS.items() if name.lower() in str(path)), None)

@@ -130,6 +130,16 @@ def test_real_sweeps_between_their_runs():
         assert name != "h100" or np.percentile(regrets, 90) <= 0.03
 
 
+def test_real_servers_that_preempt_by_the_simulation():
+    sys.path.append(str(ROOT / "tests/benchmarks"))
+    from bench_throughput import preempting
+
+    errors, lost = preempting()
+    assert len(errors) == 16
+    assert np.median(abs(errors)) <= 0.06 and np.percentile(abs(errors), 90) <= 0.15
+    assert abs(np.mean(errors)) <= 0.06 and np.median(abs(lost)) <= 0.2
+
+
 # ---------------------------------------------------------------- what load runs are read from
 
 
