@@ -128,6 +128,11 @@ def short_places(launches: list[Launch]) -> list[str]:
     return [f"{Path(file).name}:{line}" if several else line for file, _, line in parts]
 
 
+def own_name(model: str) -> str:
+    """``/models/Llama-3`` and ``meta-llama/Llama-3`` are one model."""
+    return model.rstrip("/").rpartition("/")[2].lower()
+
+
 def serve_flags(max_num_seqs: int, max_num_batched_tokens: int) -> str:
     """The two flags as ``vllm serve`` takes them."""
     return f"--max-num-seqs {max_num_seqs} --max-num-batched-tokens {max_num_batched_tokens}"

@@ -30,6 +30,11 @@ class Workload:
         """L = input + output, tokens of one finished request."""
         return self.input_len + self.output_len
 
+    @property
+    def output_share(self) -> float:
+        """o / (i + o - 1): of the tokens that a request is scheduled for, those it puts out."""
+        return self.output_len / (self.length - 1)
+
     def blocks(self, block_size: int) -> int:
         """Whole KV blocks of one finished request: ceil(L / block_size)."""
         return -(-self.length // block_size)

@@ -12,7 +12,7 @@ from conftest import ROOT
 
 from vllm_tuning.cli import main
 from vllm_tuning.reading import LoadRun, read_load_runs
-from vllm_tuning.scheduler import SchedulerConfig, Server, StepTimes, throughput_curve
+from vllm_tuning.scheduler import SchedulerConfig, SteadyState, StepTimes, throughput_curve
 from vllm_tuning.scheduler.throughput import simulated
 from vllm_tuning.units import InputError
 from vllm_tuning.workload import Workload
@@ -25,7 +25,7 @@ LENGTHS = ["--input-len", "1024", "--output-len", "256"]
 
 
 def server(**given):
-    return Server(**{"workload": WORK, "full": 64, "budget": 2048} | given)
+    return SteadyState(**{"workload": WORK, "full": 64, "budget": 2048} | given)
 
 
 def test_step_times_by_hand():
@@ -87,7 +87,7 @@ def test_the_closed_form_against_the_simulation():
         runs = [LoadRun(n, n / (0.02 + 2e-4 * n)) for n in (3, 12, 24)]
         times = StepTimes(runs, work)
         config = SchedulerConfig(seqs, 8192, blocks, block_size=16, max_model_len=work.length)
-        exact = Server(workload=work, full=full, budget=8192).point(seqs, times)
+        exact = SteadyState(workload=work, full=full, budget=8192).point(seqs, times)
         seen = simulated(config, work, seqs, times)
         assert not seen.preempts
         off.append(abs(exact.output_tokens_per_s / seen.output_tokens_per_s - 1))

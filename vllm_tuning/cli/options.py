@@ -206,6 +206,25 @@ def lengths_options(required: bool):
     return add
 
 
+def roofline_for(gpu, config, sources, launched, kv_cache_dtype):
+    """The bound by the data sheet of a GPU, split as the launches are. Raises InputError."""
+    from ..answer import config_beside
+    from ..budget import GPUS
+    from ..kv_cache import MissingFigure
+    from ..launch import first_known
+    from ..scheduler import roofline_of
+
+    config = config or (sources and config_beside(sources[0]))
+    if not config:
+        raise click.UsageError("--gpu needs the model's config.json: give --config FILE")
+    if first_known(launched, "pipeline_parallel_size", 1) > 1:
+        raise MissingFigure(
+            "pipeline stages work at the same time: no bound of a step is known here"
+        )
+    split = first_known(launched, "tensor_parallel_size", 1)
+    return roofline_of(config, GPUS[gpu], split, kv_cache_dtype)
+
+
 @contextlib.contextmanager
 def progress_bar(count: int, label: str = "requests"):
     """A bar on stderr, on a terminal only; what to call with the number of the newly done."""

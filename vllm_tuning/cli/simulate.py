@@ -16,6 +16,7 @@ from .options import (
     json_option,
     lengths_options,
     progress_bar,
+    roofline_for,
 )
 
 
@@ -195,29 +196,18 @@ def simulate(launches, workload, output, config, as_json, arrival, step_time, gp
 
 def _step_time(seconds, gpu, config, launches, model):
     """What a step takes, or None and the reason."""
-    from ..answer import config_beside
-    from ..budget import GPUS
     from ..kv_cache import MissingFigure
     from ..launch import first_known
-    from ..scheduler import GivenStepTime, roofline_of
+    from ..scheduler import GivenStepTime
 
     if seconds is not None:
         return GivenStepTime(seconds), None
     if gpu is None:
         return None, "a step has no time of its own: give --gpu or --step-time"
-    config = config or (launches and config_beside(launches[0]))
-    if not config:
-        raise click.UsageError("--gpu needs the model's config.json: give --config FILE")
     launched = [fitted.launch for fitted in model.launches] if model else []
-    if first_known(launched, "pipeline_parallel_size", 1) > 1:
-        return None, "pipeline stages work at the same time: no bound of a step is known here"
+    dtype = first_known(launched, "kv_cache_dtype")
     try:
-        return roofline_of(
-            config,
-            GPUS[gpu],
-            first_known(launched, "tensor_parallel_size", 1),
-            first_known(launched, "kv_cache_dtype"),
-        ), None
+        return roofline_for(gpu, config, launches, launched, dtype), None
     except MissingFigure as error:
         return None, str(error)
 

@@ -15,6 +15,7 @@ from .options import (
     launches_argument,
     lengths_options,
     progress_bar,
+    roofline_for,
 )
 
 
@@ -59,8 +60,8 @@ def throughput(
     """
     from ..answer import Asked, find_optimum, model_of
     from ..reading import read_load_runs, sources_of
-    from ..report import loads_to_make, throughput_json, throughput_summary
-    from ..scheduler import throughput_of
+    from ..report import LoadsToMake, throughput_json, throughput_summary
+    from ..scheduler import bound_of, throughput_of
     from ..workload import Workload
 
     work = Workload(input_len, output_len)
@@ -70,36 +71,20 @@ def throughput(
     if answer.recommended is None:
         raise InputError(f"{sources[0]}: no recommendation to load: {answer.reason}")
     if not load_runs:
-        found = loads_to_make(answer)
+        found = LoadsToMake(answer)
         echo(dump(found.to_dict()) if as_json else found.summary().as_text(click.style))
         return
     runs = read_load_runs(load_runs)
     with progress_bar(3) as progress:
         curve = throughput_of(answer, runs, target_tpot, in_flight, rate, progress)
-    bound = _bound(gpu, config, sources, model, work, curve.method.max_num_seqs)
+    bound = None
+    if gpu:
+        launched = [fitted.launch for fitted in model.launches]
+        roofline = roofline_for(gpu, config, sources, launched, model.kv_cache_dtype)
+        bound = bound_of(roofline, work, curve.method.max_num_seqs)
     known = throughput_json(answer, curve, runs, bound)
     echo(
         dump(known)
         if as_json
         else throughput_summary(answer, curve, runs, bound).as_text(click.style)
     )
-
-
-def _bound(gpu, config, sources, model, work, seqs) -> float | None:
-    """Output tokens a second that the data sheet of a GPU allows at so many requests."""
-    if gpu is None:
-        return None
-    from ..answer import config_beside
-    from ..budget import GPUS
-    from ..launch import first_known
-    from ..scheduler import roofline_of
-
-    config = config or config_beside(sources[0])
-    if not config:
-        raise click.UsageError("--gpu needs the model's config.json: give --config FILE")
-    launched = [fitted.launch for fitted in model.launches]
-    split = first_known(launched, "tensor_parallel_size", 1)
-    roofline = roofline_of(config, GPUS[gpu], split, model.kv_cache_dtype)
-    tokens = seqs * (work.length - 1) / work.output_len
-    context = seqs * (work.input_len + work.output_len / 2)
-    return seqs / float(roofline.read_seconds(context) + roofline.compute_seconds(tokens))

@@ -9,7 +9,7 @@ from collections import Counter
 
 import numpy as np
 
-from ..launch import Launch, column, grouped, short_places
+from ..launch import Launch, column, grouped, own_name, short_places
 from ..memory_model import MemoryModel
 from ..readings import consumed, kv_per_token_intervals, odd_ones
 from ..units import GIB, InputError, is_known, printed_half_widths
@@ -42,7 +42,7 @@ def check_launches(
     for name, remedy in _EXACT.items():
         known = [launch for launch in launches if getattr(launch, name) is not None]
         alike = [
-            _own_name(str(launch.model)) if name == "model" else getattr(launch, name)
+            own_name(str(launch.model)) if name == "model" else getattr(launch, name)
             for launch in known
         ]
         for usual, _ in Counter(alike).most_common(1):
@@ -119,11 +119,6 @@ def _check_utilizations(launches: list[Launch], asked: float | None) -> None:
             "no launch gives total_memory_gib: give the memory of one GPU by --gpu-memory, or "
             "launches at three utilizations"
         )
-
-
-def _own_name(model: str) -> str:
-    """``/models/Llama-3`` and ``meta-llama/Llama-3`` are one model."""
-    return model.rstrip("/").rpartition("/")[2].lower()
 
 
 def _listed(places: list[str]) -> str:

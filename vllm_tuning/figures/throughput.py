@@ -32,8 +32,7 @@ def output_tokens(found: Throughput, runs, ax=None):
         mfc="none",
         label="best of the prediction",
     )
-    knee = next(p for p in (*found.points, best) if p.max_num_seqs >= found.knee)
-    label = f"95 % of it, mns {found.knee:,}"
+    knee, label = found.at_knee, f"95 % of it, mns {found.knee:,}"
     ax.plot(knee.max_num_seqs, knee.output_tokens_per_s, "D", color=INK, label=label)
     ax.plot(method.max_num_seqs, method.output_tokens_per_s, **STAR, label="the method's point")
     ax.set(ylabel="output tokens/s", ylim=0)
@@ -94,10 +93,9 @@ def _curve(ax, found: Throughput, value):
 
 
 def _said(ax, found: Throughput):
-    lost = f"{found.loss:.1%} below the best" if found.loss > 5e-4 else "the best of the curve"
     method = found.method
     return say(
         ax,
-        f"The method's point gives {method.output_tokens_per_s:,.0f} tokens/s, {lost}, a token "
-        f"every {1e3 * method.tpot_s:,.1f} ms.",
+        f"The method's point gives {method.output_tokens_per_s:,.0f} tokens/s, {found.standing}, "
+        f"a token every {1e3 * method.tpot_s:,.1f} ms.",
     )

@@ -17,7 +17,11 @@ def read_json(path: str | os.PathLike, expected: str) -> dict:
 
 def read_records(path: str | os.PathLike, expected: str) -> list[dict]:
     """The JSON objects of a file: one, a list of them, or one a line. Raises InputError."""
-    text = read_text(path, expected)
+    return records_of(read_text(path, expected), path, expected)
+
+
+def records_of(text: str, path: str | os.PathLike, expected: str) -> list[dict]:
+    """The same of a text that was read; ``path`` is for messages."""
     try:
         try:
             found = json.loads(text)

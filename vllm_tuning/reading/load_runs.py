@@ -6,7 +6,6 @@ that ran, Little's law does: requests a second times the seconds of one.
 """
 
 import csv
-import json
 import math
 import os
 from collections.abc import Iterable, Iterator
@@ -16,6 +15,7 @@ import numpy as np
 
 from ..units import InputError
 from .files import read_text
+from .json_records import records_of
 from .metrics import parse_scrapes
 from .scrape_series import ScrapeSeries
 
@@ -58,27 +58,12 @@ def read_load_runs(paths: Iterable[str | os.PathLike]) -> list[LoadRun]:
 def _runs(where: str, text: str) -> Iterator[LoadRun]:
     start = text.lstrip()[:1]
     if start in ("{", "["):
-        for record in _records(where, text):
+        for record in records_of(text, where, _EXPECTED):
             yield from _of_tool(where, record)
     elif (start == "#" and "vllm:" in text) or start == "v":
         yield _of_scrapes(where, text)
     else:
         yield from _of_table(where, text)
-
-
-def _records(where: str, text: str) -> list[dict]:
-    """One object, a list, or one a line."""
-    try:
-        try:
-            found = json.loads(text)
-        except ValueError:
-            found = [json.loads(line) for line in text.splitlines() if line.strip()]
-    except (ValueError, RecursionError):
-        raise InputError(f"{where}: not JSON; expected {_EXPECTED}") from None
-    records = found if isinstance(found, list) else [found]
-    if not records or not all(isinstance(record, dict) for record in records):
-        raise InputError(f"{where}: no JSON object; expected {_EXPECTED}")
-    return records
 
 
 def _of_tool(where: str, record: dict) -> Iterator[LoadRun]:

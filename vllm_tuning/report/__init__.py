@@ -15,9 +15,10 @@ from .measure_summary import measured_summary, missing_summary, plan_summary
 from .page import write_reports
 from .simulation_summary import simulation_summary
 from .summary import Summary, text_of, warnings
-from .throughput_summary import loads_to_make, throughput_json, throughput_summary
+from .throughput_summary import LoadsToMake, throughput_json, throughput_summary
 
 __all__ = [
+    "LoadsToMake",
     "Summary",
     "answer_summary",
     "capacity_summary",
@@ -26,7 +27,6 @@ __all__ = [
     "fit_summary",
     "launch_json",
     "launches_summary",
-    "loads_to_make",
     "measured_json",
     "measured_summary",
     "missing_summary",

@@ -50,10 +50,6 @@ class LoadsToMake:
         )
 
 
-def loads_to_make(answer: Answer) -> LoadsToMake:
-    return LoadsToMake(answer)
-
-
 def _cautions(answer: Answer, found: Throughput, runs: list[LoadRun]) -> Iterator[Notice]:
     """What the curve must be read with."""
     work, best = answer.workload, answer.recommended
@@ -112,15 +108,13 @@ def throughput_summary(
     answer: Answer, found: Throughput, runs: list[LoadRun], bound: float | None
 ) -> Summary:
     """One sentence, the curve as a table, and what to read it with."""
-    method, best, work = found.method, found.best, answer.workload
-    knee = next(p for p in (*found.points, best) if p.max_num_seqs >= found.knee)
-    lost = f"{found.loss:.1%} below the best" if found.loss > 5e-4 else "the best of the curve"
+    method, work = found.method, answer.workload
     parts = [
         Paragraph(
             f"Requests of {work.input_len:,} + {work.output_len:,} tokens: the method's point, mns "
             f"{method.max_num_seqs:,}, gives {method.output_tokens_per_s:,.0f} output tokens/s, "
-            f"{lost}; mns {found.knee:,} gives 95 % of it, with a token every "
-            f"{1e3 * knee.tpot_s:,.1f} ms instead of {1e3 * method.tpot_s:,.1f}.",
+            f"{found.standing}; mns {found.knee:,} gives 95 % of it, with a token every "
+            f"{1e3 * found.at_knee.tpot_s:,.1f} ms instead of {1e3 * method.tpot_s:,.1f}.",
             "heading",
         )
     ]

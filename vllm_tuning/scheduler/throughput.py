@@ -16,12 +16,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ..launch import own_name
 from ..optimum import Optimum, Recommended, budget_needed
 from ..reading import LoadRun
 from ..units import InputError
 from ..workload import Workload
 from .config import SchedulerConfig
 from .simulation import fixed_requests, simulate
+from .step_time import Roofline
 
 BAND = 0.10  # of X: nine in ten of the held-out points of real servers lie within
 APART = 1.5  # times the smallest run's requests, that the largest must be
@@ -57,7 +59,7 @@ class StepTimes:
         self.low, self.high = slopes[0], slopes[-1]
         self.share = 1.0  # requests for each scheduled token, as the simulation asks
         if workload:
-            self.share = workload.output_len / (workload.length - 1)
+            self.share = workload.output_share
 
     def __call__(self, running):
         """Seconds at so many requests; floats or an array."""
@@ -103,8 +105,8 @@ class Point:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Server:
-    """What the law needs of a server: lengths, C, the budget, requests in flight (None: any)."""
+class SteadyState:
+    """A server under a load that lasts: lengths, C, the budget, requests in flight (None: any)."""
 
     workload: Workload
     full: float
@@ -114,12 +116,11 @@ class Server:
 
     def running(self, seqs: int, times: StepTimes) -> float:
         """n(m): what of mns, the load, the pool and the budget is smallest."""
-        work = self.workload
-        share = self.budget * work.output_len / (work.length - 1)
-        most = min(seqs, self.in_flight or math.inf, self.full, share)
+        throttled = self.budget * self.workload.output_share
+        most = min(seqs, self.in_flight or math.inf, self.full, throttled)
         if self.rate is None:
             return most
-        return _at_rate(self.rate * work.output_len, most, times)
+        return _at_rate(self.rate * self.workload.output_len, most, times)
 
     def point(self, seqs: int, times: StepTimes) -> Point:
         """Steady state at m = ``seqs`` without preemption."""
@@ -157,12 +158,13 @@ def simulated(server: SchedulerConfig, work: Workload, seqs: int, times: StepTim
     ends = np.sort(done.times.finished)
     first, last = len(ends) // 5, len(ends) * 4 // 5
     rate = (last - first) * work.output_len / (ends[last] - ends[first])
-    running = rate * float(np.nanmean(done.times.tpot))
+    tpot = float(np.nanmean(done.times.tpot))
+    running = rate * tpot
     return Point(
         seqs,
         running,
         float(rate),
-        float(np.nanmean(done.times.tpot)),
+        tpot,
         float(np.nanmean(done.times.ttft[first:last])),
         preempts=done.summary.n_preempt > 0,
         beyond_runs=not times.measured(running),
@@ -173,17 +175,27 @@ def simulated(server: SchedulerConfig, work: Workload, seqs: int, times: StepTim
 class Throughput:
     """The curve, and on it the method's point, the best, the knee and the target.
 
-    knee: the smallest mns with 95 % of the best; target: the largest whose step is at most as long
-    as asked, None where none is or nothing was asked. budget_needed: tokens a step for the point.
+    at_knee: the smallest mns with 95 % of the best; target: the largest whose step is at most as
+    long as asked, None where none is or nothing was asked. budget_needed: tokens a step for the
+    point.
     """
 
     points: tuple[Point, ...]
     method: Point
     best: Point
-    knee: int
+    at_knee: Point
     target: int | None
     budget_needed: int
     saturated: bool | None = None
+
+    @property
+    def knee(self) -> int:
+        return self.at_knee.max_num_seqs
+
+    @property
+    def standing(self) -> str:
+        """Where the method's point stands against the best, in words."""
+        return f"{self.loss:.1%} below the best" if self.loss > 5e-4 else "the best of the curve"
 
     @property
     def loss(self) -> float:
@@ -192,7 +204,7 @@ class Throughput:
 
 
 def throughput_curve(
-    server: Server,
+    server: SteadyState,
     seqs: int,
     times: StepTimes,
     longest_step: float | None = None,
@@ -223,7 +235,7 @@ def throughput_curve(
         tuple(points),
         below[-1],
         best,
-        next(p.max_num_seqs for p in [*below, *points] if p.output_tokens_per_s >= enough),
+        next(p for p in [*below, *points] if p.output_tokens_per_s >= enough),
         max((p.max_num_seqs for p in fast), default=None),
         budget_needed(seqs, server.workload),
         saturated,
@@ -256,7 +268,7 @@ def throughput_of(
             block_size=model.block_size,
             max_model_len=work.length,
         )
-    server = Server(
+    server = SteadyState(
         workload=work,
         full=best.concurrency,
         budget=best.max_num_batched_tokens,
@@ -269,7 +281,7 @@ def throughput_of(
 
 def _refuse(runs: Sequence[LoadRun], best: Recommended, models: set) -> None:
     """Runs that are none of this server's, or in which requests waited or were preempted."""
-    names = {_own_name(model) for model in models}
+    names = {own_name(model) for model in models}
     for run in runs:
         if run.running > best.concurrency * 1.005:
             raise InputError(
@@ -277,19 +289,21 @@ def _refuse(runs: Sequence[LoadRun], best: Recommended, models: set) -> None:
                 f"{best.concurrency:,.1f} full ones; expected a run with at most "
                 f"{best.max_num_seqs:,} in flight (--max-concurrency)"
             )
-        if run.model and names and _own_name(run.model) not in names:
+        if run.model and names and own_name(run.model) not in names:
             raise InputError(
                 f"{run.where}: a run of {run.model}; expected one of {', '.join(sorted(models))}"
             )
 
 
-def _own_name(model: str) -> str:
-    """``/models/Llama-3`` and ``meta-llama/Llama-3`` are one model."""
-    return model.rstrip("/").rpartition("/")[2].lower()
-
-
 def _above(seqs: int) -> Iterator[int]:
     yield from sorted({math.ceil(seqs * factor) for factor in (1.1, 1.2, 1.3)} - {seqs})
+
+
+def bound_of(roofline: Roofline, workload: Workload, seqs: int) -> float:
+    """Output tokens a second that a data sheet allows: reading, then multiplying, nothing else."""
+    context = seqs * (workload.input_len + workload.output_len / 2)
+    multiplied = roofline.compute_seconds(seqs / workload.output_share)
+    return seqs / float(roofline.read_seconds(context) + multiplied)
 
 
 def given_runs(measured: Sequence[LoadRun]) -> list[LoadRun]:
