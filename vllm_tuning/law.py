@@ -8,9 +8,13 @@ def model_run(tokens, k1, a1):
     return a1 + k1 * tokens
 
 
-def sampler_run(tokens, seqs, k2, a2, k):
-    """a2 + K2*min(C, B) + k*B, bytes: peak of the sampler's dummy run on C = ``seqs`` requests."""
-    return a2 + k2 * np.minimum(seqs, tokens) + k * tokens
+def sampler_run(tokens, seqs, k2, a2, k, few=0):
+    """a2 + K2*min(C, B) + k*B, bytes: peak of the sampler's dummy run on C = ``seqs`` requests.
+
+    few: what each request of ``bend`` takes beside K2, where the sampler sorts.
+    """
+    requests = np.minimum(seqs, tokens)
+    return few * bend(requests) + a2 + k2 * requests + k * tokens
 
 
 def bend(requests):
@@ -21,9 +25,9 @@ def bend(requests):
     return np.maximum(0, np.minimum(requests, 128 - requests))
 
 
-def peak_activation(tokens, seqs, k1, a1, k2, a2, k):
-    """P(B, C) = max(a1 + K1*B, a2 + K2*min(C, B) + k*B), bytes."""
-    return np.maximum(model_run(tokens, k1, a1), sampler_run(tokens, seqs, k2, a2, k))
+def peak_activation(tokens, seqs, k1, a1, k2, a2, k, few=0):
+    """P(B, C) = max(a1 + K1*B, a2 + K2*min(C, B) + k*B), bytes; ``few`` of ``sampler_run``."""
+    return np.maximum(model_run(tokens, k1, a1), sampler_run(tokens, seqs, k2, a2, k, few))
 
 
 def four_launch_point(a, kappa, k1, k2, length):

@@ -16,7 +16,7 @@ from uncertainties import UFloat, correlated_values, ufloat
 from .branches import EXPECTED, SIGNIFICANT, Split, fit_branches
 from .known import LLAMA_3_8B, NOTHING, Known, Slopes
 from .launch import KNOBS, Launch, column
-from .law import bend, model_run, sampler_run
+from .law import model_run, sampler_run
 from .least_squares import least_squares, scatter
 from .readings import (
     LAW,
@@ -128,8 +128,7 @@ class MemoryModel:
         taken = self.s * seqs + self.graph_bytes(seqs)
         run = model_run(tokens, self.k1, 0) + self.workspace_at(tokens)
         model = self.pool_at_zero_tokens - taken - run
-        sampler = self.few * bend(np.minimum(seqs, tokens))
-        sampler = sampler + sampler_run(tokens, seqs, self.k2, 0, self.k)
+        sampler = sampler_run(tokens, seqs, self.k2, 0, self.k, self.few)
         return model, self.pool_at_zero_requests - taken - sampler
 
     def pool(self, seqs, tokens) -> UFloat:

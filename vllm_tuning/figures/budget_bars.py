@@ -167,6 +167,8 @@ def _states(model, optimum, chosen, total):
         pools = dict(zip(("model run", "sampler run"), model.pools(seqs, tokens), strict=True))
         branch = min(pools, key=lambda run: pools[run].n)
         peak = peak_activation(
-            tokens, seqs, model.k1.n, model.a1.n, model.k2.n, model.a2.n, model.k.n
+            tokens,
+            seqs,
+            *(getattr(model, name).n for name in ("k1", "a1", "k2", "a2", "k", "few")),
         )
         yield label, seqs, tokens, branch, peak, pools[branch].n

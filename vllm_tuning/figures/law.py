@@ -11,7 +11,7 @@ import numpy as np
 from uncertainties import unumpy
 
 from ..answer import find_optimum
-from ..law import bend, model_run, sampler_run
+from ..law import model_run, sampler_run
 from ..optimum import optimum_of
 from ..pool import one_sided_quantile
 from ..units import GIB, is_known
@@ -120,10 +120,9 @@ def _curves(model, max_num_seqs, max_num_batched_tokens):
         plain = {name: getattr(model, name).n for name in exact + levels}
         pair = replace(model, **plain).pools(seqs, tokens)
     else:
-        few = model.few.n * bend(np.minimum(seqs, tokens))
         pair = (
             model_run(tokens, model.k1.n, model.a1.n),
-            few + sampler_run(tokens, seqs, model.k2.n, model.a2.n, model.k.n),
+            sampler_run(tokens, seqs, model.k2.n, model.a2.n, model.k.n, model.few.n),
         )
     return {run: curve / GIB for run, curve in zip(("model run", "sampler run"), pair, strict=True)}
 

@@ -227,7 +227,7 @@ class Shape:
 
 
 def read_shape(
-    path: str | os.PathLike,
+    path: str | os.PathLike | ModelConfig,
     tensor_parallel_size: int = 1,
     pipeline_parallel_size: int = 1,
     kv_cache_dtype: str | None = None,
@@ -235,13 +235,13 @@ def read_shape(
     speculative_tokens: int = 0,
     prefix_caching: bool = False,
 ) -> Shape:
-    """The shape in a Hugging Face config.json (a file or a folder of one).
+    """The shape in a Hugging Face config.json (a file or a folder of one), or in what it held.
 
     kappa is None for models whose layers are not all of one plain kind (sliding window, hybrid),
     since their cost is not one figure a token, and where the config lacks what it takes. Raises
     InputError where a figure is no figure.
     """
-    config = read_config(path)
+    config = path if isinstance(path, ModelConfig) else read_config(path)
     k = hidden_state_bytes(config.count("hidden_size"), config.element_bytes)
     try:
         cache = cache_layout(

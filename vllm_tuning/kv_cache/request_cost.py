@@ -20,6 +20,7 @@ from ..releases import caches_states, prints_tokens_by_concurrency
 from ..units import exact, printed_half_widths
 from ..workload import RequestCost
 from .layout import CacheLayout, Shape, read_shape
+from .model_config import read_config
 
 LARGEST_WINDOW = 16384  # tokens; 128 to 8,192 are in use
 _WORDS = {
@@ -154,10 +155,11 @@ def shape_of(
     Where what the records say of the mode does not explain the concurrency that is printed, the
     dearest mode that does counts.
     """
+    config = read_config(path)
     tp, pp = (first_known(launches, f"{each}_parallel_size", 1) for each in ("tensor", "pipeline"))
 
     def in_mode(drafts: int, caching: bool) -> Shape:
-        return read_shape(path, tp, pp, kv_cache_dtype, block_size, drafts, caching)
+        return read_shape(config, tp, pp, kv_cache_dtype, block_size, drafts, caching)
 
     asked = first_known(launches, "prefix_caching")
     shape = in_mode(
