@@ -14,7 +14,6 @@ from .simulation import (
 )
 from .step_time import GivenStepTime, Roofline, quantiles, roofline_of, times_to_json
 from .throughput import (
-    Point,
     SteadyState,
     StepTimes,
     Throughput,
@@ -27,7 +26,6 @@ from .throughput import (
 
 __all__ = [
     "GivenStepTime",
-    "Point",
     "Request",
     "Roofline",
     "SchedulerConfig",
